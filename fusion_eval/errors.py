@@ -1,16 +1,16 @@
 """What a user can put right, told in one shape: where, found, expected, do.
 
-    FusionEvalError
-    ├── ConfigError             a configuration that cannot be composed, built or run
-    ├── MissingDependencyError  an optional package that is not installed
-    ├── CheckpointError         weights that cannot be read
-    │   └── AlignmentError      tensors that do not match across the models of a pool
-    ├── MethodError             a merging method whose requirements the pool does not meet
-    ├── DataError               a data set, batch or label that cannot be evaluated
-    ├── EvaluationError         a model whose outputs cannot be scored (NaN, wrong shape)
-    ├── StatisticsError         scores that cannot be compared
-    ├── SandboxError            untrusted code that may not, or cannot, be executed safely
-    └── OutputError             a place that cannot be written
+FusionEvalError
+├── ConfigError             a configuration that cannot be composed, built or run
+├── MissingDependencyError  an optional package that is not installed
+├── CheckpointError         weights that cannot be read
+│   └── AlignmentError      tensors that do not match across the models of a pool
+├── MethodError             a merging method whose requirements the pool does not meet
+├── DataError               a data set, batch or label that cannot be evaluated
+├── EvaluationError         a model whose outputs cannot be scored (NaN, wrong shape)
+├── StatisticsError         scores that cannot be compared
+├── SandboxError            untrusted code that may not, or cannot, be executed safely
+└── OutputError             a place that cannot be written
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Small functions that user code imports by these names."""

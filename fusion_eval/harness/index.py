@@ -1,0 +1,277 @@
+"""Index of task folders: name -> file, read from the heads of the files and cached by modification time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from fusion_eval.errors import ConfigError, Fault
+from fusion_eval.harness.yaml_file import FunctionRef, parse_text
+
+logger = logging.getLogger(__name__)
+
+Kind = Literal["task", "class", "group", "tag"]
+_FORMAT = 3
+_IGNORED = frozenset({"__pycache__", ".ipynb_checkpoints", ".git"})
+_HEAD_KEYS = ("task", "group", "class", "tag", "include")
+_HEAD = re.compile(r'^(?:"(task|group|class|tag|include)"|(task|group|class|tag|include))[ \t]*:(.*)$', re.M)
+_PLAIN = re.compile(r"^[A-Za-z_./][\w./+\-]*$")
+_QUOTED = re.compile(r"""^(?:"([^"\\]*)"|'([^']*)')$""")
+_LIST_ITEM = re.compile(r"^[ \t]*-[ \t]+(.*)$")
+_YAML_WORDS = frozenset({"yes", "no", "on", "off", "true", "false", "null", "y", "n", "~"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A name that can be evaluated.
+
+    Args:
+        name: task, group or tag.
+        kind: a YAML task, a Python `class`, a group, or a tag (the set of tasks that carry it).
+        path: its file; None for a tag.
+        members: tasks of a tag, sorted.
+        root: the folder whose index it comes from; None for a single file.
+    """
+
+    name: str
+    kind: Kind
+    path: Path | None = None
+    members: tuple[str, ...] = ()
+    root: Path | None = None
+
+
+@dataclass(slots=True)
+class Index:
+    """All names below some folders.
+
+    Args:
+        entries: name -> entry.
+        clashes: names that several files of one folder define: (name, file kept, file ignored).
+        unreadable: files whose head could not be read, with the reason; they are not dropped silently.
+        anonymous: YAML files that name no task (templates, as a rule).
+    """
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    clashes: list[tuple[str, Path, Path]] = field(default_factory=list)
+    unreadable: list[tuple[Path, str]] = field(default_factory=list)
+    anonymous: list[Path] = field(default_factory=list)
+
+    def names(self, kind: Kind | None = None) -> list[str]:
+        """Sorted names, of one kind or all."""
+        return sorted(name for name, entry in self.entries.items() if kind in (None, entry.kind))
+
+
+def build_index(roots: Iterable[Path], cache: Path | None = None) -> Index:
+    """The index of several folders; a later folder overrides names of an earlier one.
+
+    Args:
+        roots: folders, searched recursively for `*.yaml`.
+        cache: folder for cached heads; None for the default (`$FUSION_EVAL_CACHE` or the user's cache folder).
+
+    Raises:
+        ConfigError: a root that is not a folder.
+    """
+    index = Index()
+    for root in roots:
+        folder = root.expanduser().resolve()
+        if not folder.is_dir():
+            raise ConfigError(Fault("include_path", f"{root} is not a folder", "a folder with task files"))
+        part = _index_folder(folder, cache or cache_folder())
+        for name in part.entries.keys() & index.entries.keys():
+            logger.info("task '%s' of %s overrides the one of an earlier folder", name, folder)
+        index.entries.update(part.entries)
+        index.clashes += part.clashes
+        index.unreadable += part.unreadable
+        index.anonymous += part.anonymous
+    return index
+
+
+def cache_folder() -> Path:
+    """Where cached indexes lie: `$FUSION_EVAL_CACHE`, else `$XDG_CACHE_HOME/fusion_eval`, else `~/.cache/fusion_eval`."""
+    named = os.environ.get("FUSION_EVAL_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fusion_eval"
+
+
+def _index_folder(root: Path, cache: Path) -> Index:
+    store = cache / f"tasks_{hashlib.sha256(str(root).encode()).hexdigest()[:16]}.json"
+    heads = _Heads(root, _read_cache(store))
+    index = Index()
+    tags: dict[str, set[str]] = {}
+    for path in _yaml_files(root):
+        _register(index, tags, heads.merged(path, ()), Path(path), root)
+    for tag, members in tags.items():
+        if tag not in index.entries:
+            index.entries[tag] = Entry(tag, "tag", None, tuple(sorted(members)), root)
+    if heads.changed:
+        _write_cache(store, heads.known)
+    return index
+
+
+def _register(index: Index, tags: dict[str, set[str]], head: dict[str, Any], path: Path, root: Path) -> None:
+    if "error" in head:
+        index.unreadable.append((path, head["error"]))
+        return
+    kind: Kind | None = next((k for k in ("class", "group", "task") if k in head), None)  # type: ignore[assignment]
+    name = head.get("group") if kind == "group" else head.get("task")
+    if kind is None or not isinstance(name, str):
+        index.anonymous.append(path)
+        return
+    if name in index.entries:
+        kept = index.entries[name].path or path
+        index.clashes.append((name, kept, path))
+        return
+    index.entries[name] = Entry(name, kind, path, (), root)
+    if kind != "group":
+        for tag in _as_list(head.get("tag")):
+            tags.setdefault(tag, set()).add(name)
+
+
+class _Heads:
+    """Heads of files, from the cache where the file's time and size are the same."""
+
+    def __init__(self, root: Path, known: dict[str, Any]) -> None:
+        self.root = root
+        self.old = known
+        self.known: dict[str, Any] = {}
+
+    @property
+    def changed(self) -> bool:
+        return self.known.keys() != self.old.keys() or any(self.old[k] is not v for k, v in self.known.items())
+
+    def own(self, path: str) -> dict[str, Any]:
+        if path in self.known:
+            return dict(self.known[path][2])
+        try:
+            stat = os.stat(path)
+        except OSError:
+            return {"error": f"includes {path}, which does not exist"}
+        row = self.old.get(path)
+        if row is None or row[0] != stat.st_mtime_ns or row[1] != stat.st_size:
+            row = [stat.st_mtime_ns, stat.st_size, read_head(Path(path))]
+        self.known[path] = row
+        return dict(row[2])
+
+    def merged(self, path: str, parents: tuple[str, ...]) -> dict[str, Any]:
+        """Own keys over those of the includes."""
+        if path in parents:
+            return {"error": f"includes itself through {parents[-1]}"}
+        own = self.own(path)
+        if "include" not in own:
+            return own
+        merged: dict[str, Any] = {}
+        for name in _as_list(own.pop("include")):
+            target = os.path.normpath(os.path.join(os.path.dirname(path), name))
+            merged.update(self.merged(target, (*parents, path)))
+        return {**merged, **own}
+
+
+def read_head(path: Path) -> dict[str, Any]:
+    """The keys `task`, `group`, `class`, `tag` and `include` of one file, or `error`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return scan_head(text) or _parsed_head(text, path)
+    except (OSError, UnicodeDecodeError) as error:
+        return {"error": f"cannot be read: {error}"}
+    except ConfigError as error:
+        return {"error": str(error)}
+
+
+def scan_head(text: str) -> dict[str, Any] | None:
+    """The head keys found without a YAML parser, or None where only a parser can tell."""
+    head: dict[str, Any] = {}
+    for match in _HEAD.finditer(text):
+        key, rest = match.group(1) or match.group(2), match.group(3)
+        if key == "class":
+            head[key] = True
+            continue
+        value = _scalar(rest)
+        if value is None and not rest.split("#")[0].strip():
+            value = True if key == "task" else _block_list(text, match.end())
+        if value is None:
+            return None
+        head[key] = value
+    return head
+
+
+def _scalar(text: str) -> str | None:
+    word = re.split(r"\s#", text)[0].strip()
+    quoted = _QUOTED.match(word)
+    if quoted:
+        return quoted.group(1) if quoted.group(1) is not None else quoted.group(2)
+    return word if _PLAIN.match(word) and word.lower() not in _YAML_WORDS and not word.startswith(".") else None
+
+
+def _block_list(text: str, start: int) -> list[str] | None:
+    items: list[str] = []
+    for line in text[start:].lstrip("\n").splitlines():
+        match = _LIST_ITEM.match(line)
+        if match is None:
+            break
+        value = _scalar(match.group(1))
+        if value is None:
+            return None
+        items.append(value)
+    return items or None
+
+
+def _parsed_head(text: str, path: Path) -> dict[str, Any]:
+    values = parse_text(text, path).values
+    head: dict[str, Any] = {}
+    for key in _HEAD_KEYS:
+        value = values.get(key)
+        if value is None:
+            continue
+        if key == "class" or isinstance(value, FunctionRef) or (key == "task" and not isinstance(value, str)):
+            head[key] = True
+        else:
+            head[key] = value
+    return head
+
+
+def _yaml_files(root: Path) -> list[str]:
+    return sorted(_walk(str(root)))
+
+
+def _walk(folder: str) -> Iterator[str]:
+    with os.scandir(folder) as items:
+        for item in items:
+            if item.is_dir():
+                if item.name not in _IGNORED:
+                    yield from _walk(item.path)
+            elif item.name.endswith(".yaml"):
+                yield item.path
+
+
+def _as_list(value: Any) -> Sequence[str]:
+    if value is None:
+        return ()
+    return [str(v) for v in value] if isinstance(value, list) else (str(value),)
+
+
+def _read_cache(store: Path) -> dict[str, Any]:
+    try:
+        payload = json.loads(store.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return dict(payload["heads"]) if isinstance(payload, dict) and payload.get("format") == _FORMAT else {}
+
+
+def _write_cache(store: Path, heads: dict[str, Any]) -> None:
+    """A cache that cannot be written costs time, not results."""
+    try:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=store.parent, delete=False, encoding="utf-8") as file:
+            json.dump({"format": _FORMAT, "heads": heads}, file)
+        os.replace(file.name, store)
+    except OSError as error:
+        logger.debug("the task index is not cached: %s", error)

@@ -1,0 +1,75 @@
+"""One parameter across the models of a pool, and the rules that merge it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TensorGroup:
+    """A parameter's tensors in the base and in every expert, all of one shape.
+
+    Args:
+        name: the parameter's name.
+        base: the base model's tensor, or None in a pool without a base.
+        experts: one tensor per expert, in the pool's order, in their stored dtypes.
+        expert_names: the experts' names, in the same order.
+        seed: the run's seed, from which `generator` derives.
+    """
+
+    name: str
+    base: Tensor | None
+    experts: tuple[Tensor, ...]
+    expert_names: tuple[str, ...] = field(default=())
+    seed: int = 0
+
+    def required_base(self) -> Tensor:
+        """The base in float32 (float64 stays), for methods that declare `needs_base`."""
+        assert self.base is not None, "the method did not declare needs_base"
+        return working(self.base)
+
+    def values(self) -> tuple[Tensor, ...]:
+        """The experts in float32 (float64 stays)."""
+        return tuple(working(expert) for expert in self.experts)
+
+    def deltas(self) -> tuple[Tensor, ...]:
+        """The task vectors expert - base, in float32 (float64 stays); freshly allocated, so rules may change them."""
+        base = self.required_base()
+        return tuple(working(expert) - base for expert in self.experts)
+
+    def generator(self, index: int = 0) -> torch.Generator:
+        """Randomness for expert `index` of this tensor: a function of seed, tensor name and expert name only.
+
+        So a mask is the same on one rank or many, in memory or from shards, whatever else is merged.
+        """
+        expert = self.expert_names[index] if self.expert_names else str(index)
+        key = f"{self.seed}/{self.name}/{expert}".encode()
+        return torch.Generator().manual_seed(zlib.crc32(key) | zlib.crc32(key[::-1]) << 32)
+
+
+Rule = Callable[[TensorGroup], Tensor]
+"""A pure function from a group to the merged tensor, in float32 (or float64); the engine rounds once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseRule:
+    """A rule whose every output element depends on the same element of the inputs only.
+
+    The engine may then call it on flat slices of the tensors (`group.base.shape == (n,)`), which keeps the working
+    set in the cache. A rule that uses norms, thresholds, ranks or `group.generator` is not elementwise.
+    """
+
+    function: Rule
+
+    def __call__(self, group: TensorGroup) -> Tensor:
+        return self.function(group)
+
+
+def working(tensor: Tensor) -> Tensor:
+    """The tensor in the dtype that merging computes in: float32, or float64 where it is float64."""
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()

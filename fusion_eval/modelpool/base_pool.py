@@ -1,0 +1,94 @@
+"""What a model pool is: a base and experts by name, whose weights are read when they are needed."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from fusion_eval.errors import ConfigError, Fault, did_you_mean, listed
+from fusion_eval.merge.checkpoint import Checkpoint
+from fusion_eval.merge.engine import AlignedPool, alignment_faults
+from fusion_eval.mixins import BaseYAMLSerializable
+
+
+class BaseModelPool(BaseYAMLSerializable):
+    """Named models of one architecture.
+
+    Implementations give `base_name`, `expert_names`, `open`, `skeleton` and, where a merge is saved with more than its
+    weights (a config, a tokenizer), `save`.
+    """
+
+    _config_key = "modelpool"
+
+    @property
+    @abstractmethod
+    def base_name(self) -> str | None:
+        """The base model's name, or None."""
+
+    @property
+    @abstractmethod
+    def expert_names(self) -> tuple[str, ...]:
+        """The experts' names, in order."""
+
+    @abstractmethod
+    def open(self, name: str) -> Checkpoint:
+        """The lazy weights of a model that the pool has."""
+
+    @abstractmethod
+    def skeleton(self) -> nn.Module:
+        """A model of the pool's architecture, in evaluation mode, whose weights do not matter."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All models, the base first."""
+        base = () if self.base_name is None else (self.base_name,)
+        return (*base, *self.expert_names)
+
+    def checkpoint(self, name: str) -> Checkpoint:
+        """The lazy weights of a model.
+
+        Raises:
+            ConfigError: the pool has no such model.
+        """
+        if name not in self.names:
+            raise ConfigError(
+                Fault("modelpool", f"no model '{name}'", f"one of {listed(self.names)}", did_you_mean(name, self.names))
+            )
+        return self.open(name)
+
+    def load(self, name: str) -> nn.Module:
+        """A model, newly built, in evaluation mode."""
+        return self.build(self.checkpoint(name))
+
+    def build(self, checkpoint: Mapping[str, Tensor]) -> nn.Module:
+        """A model in evaluation mode with these weights; no weight is left as the skeleton had it."""
+        from fusion_eval.modelpool.loading import load_into
+
+        return load_into(self.skeleton(), checkpoint)
+
+    def aligned(self, seed: int = 0) -> AlignedPool:
+        """The pool's checkpoints side by side, checked for equal names and shapes.
+
+        Raises:
+            AlignmentError: listing the tensors that differ.
+        """
+        base, experts = self._opened()
+        return AlignedPool(base, experts, seed)
+
+    def faults(self) -> list[Fault]:
+        """What is wrong with the pool, found without reading a weight."""
+        return alignment_faults(*self._opened())
+
+    def save(self, checkpoint: Checkpoint, folder: Path, **details: Any) -> None:
+        """Write a merge into a folder, as safetensors; either the whole folder appears or nothing."""
+        from fusion_eval.merge.sinks import save_checkpoint
+
+        save_checkpoint(checkpoint, folder)
+
+    def _opened(self) -> tuple[Checkpoint | None, dict[str, Checkpoint]]:
+        base = None if self.base_name is None else self.checkpoint(self.base_name)
+        return base, {name: self.checkpoint(name) for name in self.expert_names}

@@ -1,0 +1,102 @@
+"""What an evaluation yields: values with their uncertainty, by task and by model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+LOWER_IS_BETTER = frozenset(
+    {"loss", "nll", "perplexity", "bits_per_byte", "ece", "brier", "mse", "mae", "rmse", "error", "wer", "ter", "cer"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A measured number.
+
+    Args:
+        value: the number; never NaN (a metric that is undefined is left out, with a note).
+        stderr: its standard error over items, or None where none is known.
+        n: how many items it is computed from, or None where unknown.
+        higher_is_better: the metric's direction, or None where it has none.
+        interval: a 95 % interval, or None.
+    """
+
+    value: float
+    stderr: float | None = None
+    n: int | None = None
+    higher_is_better: bool | None = True
+    interval: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.value):
+            raise ValueError(f"a Value is finite, not {self.value}")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """The metrics of one model on one task.
+
+    Args:
+        name: the task.
+        metrics: values by metric name; the first is the task's main metric.
+        n: items evaluated.
+        partial: whether a limit left items out.
+        notes: what a reader must know (absent classes, unscored items, undefined metrics).
+        items: per-item columns, each of length n, `id` among them; empty where a pool keeps none.
+    """
+
+    name: str
+    metrics: Mapping[str, Value]
+    n: int
+    partial: bool = False
+    notes: tuple[str, ...] = ()
+    items: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResult:
+    """One model on all tasks of a pool.
+
+    Args:
+        name: the model: `base`, an expert's name, `merged`.
+        role: "base", "expert" or "merged".
+        tasks: results in the pool's order.
+        model_info: parameter counts.
+        seconds: wall time of the evaluation.
+    """
+
+    name: str
+    role: str
+    tasks: tuple[TaskResult, ...]
+    model_info: Mapping[str, float]
+    seconds: float = 0.0
+
+    def average(self) -> dict[str, Value]:
+        """The mean over tasks of every metric that all tasks have, with its standard error over items."""
+        if not self.tasks:
+            return {}
+        shared = [m for m in self.tasks[0].metrics if all(m in task.metrics for task in self.tasks)]
+        return {metric: _mean([task.metrics[metric] for task in self.tasks]) for metric in shared}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The nested dictionary of plain numbers: `model_info`, one entry per task, `average`."""
+        nested: dict[str, Any] = {"model_info": dict(self.model_info)}
+        for task in self.tasks:
+            nested[task.name] = {metric: value.value for metric, value in task.metrics.items()}
+        nested["average"] = {metric: value.value for metric, value in self.average().items()}
+        return nested
+
+
+def _mean(values: list[Value]) -> Value:
+    """The unweighted mean of independent values."""
+    count = len(values)
+    mean = math.fsum(value.value for value in values) / count
+    errors = [value.stderr for value in values]
+    known = [error for error in errors if error is not None]
+    stderr = math.sqrt(math.fsum(error**2 for error in known)) / count if len(known) == count else None
+    sizes = [value.n for value in values if value.n is not None]
+    interval = None if stderr is None else (mean - 1.959964 * stderr, mean + 1.959964 * stderr)
+    return Value(mean, stderr, sum(sizes) if len(sizes) == count else None, values[0].higher_is_better, interval)

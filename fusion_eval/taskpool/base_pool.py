@@ -1,0 +1,70 @@
+"""What a task pool is: something that turns a model into a report."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from fusion_eval.errors import EvaluationError, Fault
+from fusion_eval.mixins import BaseYAMLSerializable
+from fusion_eval.report.values import LOWER_IS_BETTER, ModelResult, TaskResult, Value
+
+_NOT_TASKS = ("model_info", "average")
+
+
+class BaseTaskPool(BaseYAMLSerializable, ABC):
+    """Tasks on which models are evaluated.
+
+    A pool of the user's implements `evaluate`, which returns the nested dictionary of docs/add_a_task_pool.md.
+    The package's own pools implement `results` too, which carries errors, item counts and per-item columns.
+    """
+
+    _program: Any = None
+    _config_key = "taskpool"
+
+    @abstractmethod
+    def evaluate(self, model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Evaluate the model and return `model_info`, one dictionary of metrics per task, and `average`."""
+
+    def setup(self) -> None:
+        """Open data sets and build loaders, once; `evaluate` calls it when nobody did."""
+
+    def faults(self) -> list[Fault]:
+        """What is wrong with the pool's tasks, found before a model is loaded."""
+        return []
+
+    def results(self, model: nn.Module, name: str = "model", role: str = "merged") -> ModelResult:
+        """The typed result; by default what `evaluate` reports, without errors and counts.
+
+        Raises:
+            EvaluationError: the report is not of the contract's shape, or holds a number that is not finite.
+        """
+        start = time.perf_counter()
+        report = self.evaluate(model)
+        return lift(report, name, role, time.perf_counter() - start)
+
+
+def lift(report: Mapping[str, Any], name: str, role: str, seconds: float = 0.0) -> ModelResult:
+    """A nested report of plain numbers as a typed result."""
+    tasks, faults = [], []
+    for task, metrics in report.items():
+        if task in _NOT_TASKS:
+            continue
+        if not isinstance(metrics, Mapping):
+            faults.append(Fault(f"report of '{name}', task '{task}'", repr(metrics), "a dictionary of metrics"))
+            continue
+        values = {}
+        for metric, number in metrics.items():
+            try:
+                values[metric] = Value(float(number), higher_is_better=metric not in LOWER_IS_BETTER)
+            except (TypeError, ValueError):
+                where = f"report of '{name}', task '{task}', metric '{metric}'"
+                faults.append(Fault(where, repr(number), "a finite number", "Leave undefined metrics out."))
+        tasks.append(TaskResult(task, values, n=0))
+    if faults:
+        raise EvaluationError(*faults)
+    return ModelResult(name, role, tuple(tasks), dict(report.get("model_info", {})), seconds)
