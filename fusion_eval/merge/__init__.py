@@ -1,0 +1,1 @@
+"""The merge engine: lazy checkpoints and their views, rules over one parameter, and the loop that writes a merge."""

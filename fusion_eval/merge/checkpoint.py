@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -66,14 +68,39 @@ class Checkpoint(ABC, Mapping[str, Tensor]):
         """Where the weights come from, for people: a path, or what was computed."""
         return type(self).__name__
 
+    def pieces(self, name: str) -> Iterator[Tensor]:
+        """The tensor `name` as consecutive flat runs of its elements, for consumers that need not hold it whole.
+
+        A piece is valid until the next one is asked for.
+        """
+        yield self.read(name).reshape(-1)
+
+    def working_bytes(self, name: str) -> int:
+        """About how much memory of its own, in bytes, `pieces(name)` needs at its peak; 0 where a tensor is lent."""
+        return self.spec(name).nbytes
+
+    def key(self) -> str | None:
+        """What identifies the values without reading them (files with sizes and times, steps), or None if unknown.
+
+        Equal keys promise equal values, so a merge that was killed may be resumed.
+        """
+        return None
+
     def fingerprint(self) -> str:
-        """A hash of names, shapes, dtypes and values: equal weights have equal fingerprints."""
-        digest = hashlib.sha256()
-        for name in sorted(self):
-            tensor = self.read(name).detach().cpu().contiguous()
-            digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-            digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
-        return digest.hexdigest()
+        """A hash of names, shapes, dtypes and values: equal weights, however stored, have equal ones."""
+        names = sorted(self)
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            digests = pool.map(self._digest, names)
+            return hashlib.sha256(b"".join(digests)).hexdigest()
+
+    def _digest(self, name: str) -> bytes:
+        spec = self.spec(name)
+        digest = hashlib.sha256(f"{name}|{spec.dtype}|{spec.shape}|".encode())
+        for piece in self.pieces(name):
+            values = piece.detach().cpu().contiguous()
+            if values.numel():
+                digest.update(values.view(torch.uint8).numpy().data)
+        return digest.digest()
 
     def __getitem__(self, name: str) -> Tensor:
         self._require(name)
@@ -132,6 +159,13 @@ class StateDictCheckpoint(Checkpoint):
         """Shape and dtype."""
         tensor = self._tensors[name]
         return TensorSpec(tuple(tensor.shape), tensor.dtype)
+
+    def working_bytes(self, name: str) -> int:
+        """None: the tensor is lent."""
+        return 0
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
