@@ -1,0 +1,1 @@
+"""One evaluation loop: batches dealt to ranks, rows kept per item, every metric computed once."""

@@ -66,7 +66,7 @@ class ElementwiseRule:
 
     function: Rule
 
-    def __call__(self, group: TensorGroup) -> Tensor:
+    def __call__(self, group: TensorGroup) -> Tensor:  # noqa: D102
         return self.function(group)
 
 

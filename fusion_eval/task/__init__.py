@@ -1,0 +1,1 @@
+"""What to measure: batteries of metrics and predict functions."""

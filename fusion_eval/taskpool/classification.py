@@ -1,0 +1,325 @@
+"""Classification on several data sets with one backbone: set-up once, the one evaluation loop, typed results."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.utils.data import Dataset
+
+from fusion_eval.errors import ConfigError, DataError, Fault, FusionEvalError, did_you_mean, listed
+from fusion_eval.evaluation.batches import EvaluationLoader, refuse_owned
+from fusion_eval.evaluation.devices import Devices
+from fusion_eval.evaluation.loop import evaluate_rows
+from fusion_eval.logging import get_rankzero_logger
+from fusion_eval.mixins import LightningFabricMixin
+from fusion_eval.report.values import ModelResult, TaskResult
+from fusion_eval.task.classification import ArgmaxPredict
+from fusion_eval.task.registry import get_task
+from fusion_eval.task.task import Task
+from fusion_eval.taskpool.base_pool import BaseTaskPool
+from fusion_eval.taskpool.classification_step import ClassificationStep, known_label_range
+from fusion_eval.taskpool.scoring import ITEM_METRICS, score
+from fusion_eval.utils.parameters import count_parameters
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
+
+log = get_rankzero_logger(__name__)
+
+HeadSource = Callable[[str], nn.Module | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What is reported per task.
+
+    Args:
+        metrics: names of the classification battery, `accuracy` and `loss`; "all"; or metrics by name, as nodes with a
+            `_target_` or as objects. By default accuracy and loss.
+        task: a registered task's name or a Task, whose battery and predict function replace the built-in ones.
+        prob_metrics: metrics that want probabilities; by default the task's.
+    """
+
+    metrics: Any = None
+    task: str | Task = "classification"
+    prob_metrics: Sequence[str] | None = None
+
+    def names(self) -> list[str]:
+        """The metrics' names in the order of the report."""
+        if self.metrics is None:
+            return list(ITEM_METRICS)
+        if self.metrics == "all":
+            return list(dict.fromkeys([*ITEM_METRICS, *get_task(self.task).battery(2)]))
+        return [self.metrics] if isinstance(self.metrics, str) else list(self.metrics)
+
+    def probabilities(self) -> frozenset[str]:
+        """The metrics that want probabilities."""
+        return get_task(self.task).prob_metrics if self.prob_metrics is None else frozenset(self.prob_metrics)
+
+    def battery(self, num_classes: int) -> dict[str, Metric]:
+        """Fresh metrics for every name that is not a mean over items.
+
+        Raises:
+            ConfigError: a name that neither the battery nor the rows have.
+        """
+        from fusion_eval.build import build
+
+        if isinstance(self.metrics, Mapping):
+            return {name: build(node) for name, node in self.metrics.items()}
+        wanted = [name for name in self.names() if name not in ITEM_METRICS]
+        if not wanted:
+            return {}
+        offered = get_task(self.task).battery(num_classes)
+        unknown = [name for name in wanted if name not in offered]
+        if unknown:
+            known = sorted({*ITEM_METRICS, *offered})
+            raise ConfigError(
+                *(
+                    Fault(
+                        "taskpool.metrics",
+                        f"no metric '{name}'",
+                        f"some of {', '.join(known)}",
+                        did_you_mean(name, known),
+                    )
+                    for name in unknown
+                )
+            )
+        return {name: offered[name] for name in wanted}
+
+
+class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
+    """Data sets with class labels; subclasses say how an item becomes a model's input.
+
+    Args:
+        test_datasets: data sets by task name, as nodes with a `_target_` or as objects.
+        dataloader_kwargs: keywords of `torch.utils.data.DataLoader` (batch_size, num_workers, collate_fn, ...).
+        heads: maps a task's name to the module from features to logits: a mapping, a callable, or a node that builds
+            one; None where the model itself gives logits, or where the model pool has heads.
+        measures: what is reported, see `Measures`.
+        limit: evaluate only the first items of each data set; marks the report as partial.
+        fast_dev_run: evaluate one batch of each data set; marks the report as partial.
+        progress: show progress bars on rank zero.
+    """
+
+    def __init__(
+        self,
+        test_datasets: Mapping[str, Any],
+        *,
+        dataloader_kwargs: Mapping[str, Any] | None = None,
+        heads: Any = None,
+        metrics: Any = None,
+        task: str | Task = "classification",
+        prob_metrics: Sequence[str] | None = None,
+        limit: int | None = None,
+        fast_dev_run: bool = False,
+        progress: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._test_datasets = test_datasets
+        self._dataloader_kwargs = dict(dataloader_kwargs or {"batch_size": 32})
+        self._heads = heads
+        self._measures = Measures(metrics, task, prob_metrics)
+        self.limit, self.fast_dev_run, self.progress = limit, fast_dev_run, progress
+        self._loaders: dict[str, EvaluationLoader] | None = None
+        self._head_of: HeadSource | None = None
+
+    @abstractmethod
+    def prepare(self, name: str, dataset: Dataset[Any], options: dict[str, Any]) -> Dataset[Any]:
+        """The data set whose items a model can take; may add DataLoader keywords to `options`."""
+
+    @property
+    def devices(self) -> Devices:
+        """Where evaluation runs: Fabric's device and ranks, or this process's CPU."""
+        if self._fabric is None and self._program is not None:
+            return self._program.devices  # type: ignore[no-any-return]
+        return Devices.of(self.fabric)
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """The tasks, in order."""
+        return tuple(self._test_datasets)
+
+    @property
+    def test_dataloaders(self) -> dict[str, EvaluationLoader]:
+        """This rank's batches with item ids, by task."""
+        self.setup()
+        assert self._loaders is not None
+        return self._loaders
+
+    def use_heads(self, source: HeadSource) -> None:
+        """Take heads from there for the tasks that have none of their own."""
+        if self._heads is None:
+            self._head_of = source
+
+    def faults(self) -> list[Fault]:
+        """Misspelt metrics, loader keywords that would drop or reorder items, and no tasks at all."""
+        found: list[Fault] = []
+        if not self._test_datasets:
+            found.append(Fault("taskpool.test_datasets", "no data sets", "at least one"))
+        for probe in (lambda: self._measures.battery(2), lambda: refuse_owned("all", dict(self._dataloader_kwargs))):
+            try:
+                probe()
+            except FusionEvalError as error:
+                found.extend(error.faults)
+        return found
+
+    def setup(self) -> None:
+        """Open every data set and build its loader, once.
+
+        Raises:
+            DataError: with one fault per data set that cannot be opened, is empty or has labels outside its head.
+        """
+        if self._loaders is not None:
+            return
+        loaders, faults = {}, []
+        for name, node in self._test_datasets.items():
+            try:
+                loaders[name] = self._open(name, node)
+            except FusionEvalError as error:
+                faults.extend(error.faults)
+        if faults:
+            raise DataError(*faults)
+        self._loaders = loaders
+
+    def _open(self, name: str, node: Any) -> EvaluationLoader:
+        from fusion_eval.build import build
+
+        where = f"taskpool.test_datasets.{name}"
+        dataset = build(node, where=where)
+        options = dict(self._dataloader_kwargs)
+        if not (callable(getattr(dataset, "__getitem__", None)) or callable(getattr(dataset, "__iter__", None))):
+            raise DataError(Fault(where, f"a {type(dataset).__name__}", "a data set"))
+        if isinstance(dataset, Mapping):
+            raise DataError(
+                Fault(where, f"a dictionary of splits ({listed(list(dataset))})", "one split", "Set its split.")
+            )
+        limit = self.limit if not self.fast_dev_run else int(options.get("batch_size") or 1)
+        self._check_labels(name, dataset)
+        prepared = self.prepare(name, dataset, options)
+        devices = self.devices
+        loader = EvaluationLoader(name, prepared, options, limit=limit, rank=devices.rank, world=devices.world)
+        return loader
+
+    def _check_labels(self, name: str, dataset: Any) -> None:
+        span, head = known_label_range(dataset), self.head(name)
+        classes = getattr(head, "num_classes", None)
+        if span is not None and classes is not None and not (span[0] >= 0 and span[1] < classes):
+            raise DataError(
+                Fault(
+                    f"taskpool.test_datasets.{name}",
+                    f"labels from {span[0]} to {span[1]}",
+                    f"labels from 0 to {classes - 1}, the head's {classes} classes",
+                    "Use the head and the label mapping of this task.",
+                )
+            )
+
+    def head(self, task: str) -> nn.Module | None:
+        """The module from features to logits, or None where the model gives logits."""
+        if self._head_of is None and self._heads is not None:
+            from fusion_eval.build import build
+
+            self._head_of = as_head_source(build(self._heads, where="taskpool.heads"))
+        return None if self._head_of is None else self._head_of(task)
+
+    def results(
+        self,
+        model: nn.Module | Mapping[str, nn.Module],
+        name: str = "model",
+        role: str = "merged",
+        tasks: Sequence[str] | None = None,
+    ) -> ModelResult:
+        """The typed results on the given tasks (all by default); equal on all ranks but for the items' columns.
+
+        Args:
+            model: one model, or one per task.
+            name: the model's name in the report.
+            role: "base", "expert" or "merged".
+            tasks: which tasks to evaluate.
+        """
+        start = time.perf_counter()
+        chosen = self.task_names if tasks is None else tuple(tasks)
+        results, info = [], {}
+        for task in chosen:
+            loader = self.test_dataloaders[task]
+            current = model[task] if isinstance(model, Mapping) else model
+            info = info or model_info(current)
+            results.append(self._evaluate(self.devices.place(current), loader, name))
+        return ModelResult(name, role, tuple(results), info, time.perf_counter() - start)
+
+    def evaluate(self, model: nn.Module | Mapping[str, nn.Module], *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """`model_info`, accuracy, loss and further metrics per task, and their `average`."""
+        report = self.results(model, *args, **kwargs).as_dict()
+        log.info("Evaluation result: %s", report)
+        return report
+
+    def _evaluate(self, model: nn.Module, loader: EvaluationLoader, model_name: str) -> TaskResult:
+        head = self.head(loader.name)
+        probabilities = self._measures.probabilities()
+        task = get_task(self._measures.task)
+        step = ClassificationStep(
+            loader.name,
+            None if head is None else self.devices.place(head).eval(),
+            None if isinstance(task.predict_fn, ArgmaxPredict) else task.predict_fn,
+            keep_probs=any(metric in probabilities for metric in self._measures.names()),
+        )
+        try:
+            rows = evaluate_rows(model, loader, step, self.devices, self.progress)
+        except FusionEvalError as error:
+            raise type(error)(*(replace(f, where=f"model '{model_name}', {f.where}") for f in error.faults)) from error
+        result: TaskResult | FusionEvalError | None = None
+        if rows is not None:
+            result = self._scored(loader, rows)
+        sent = (
+            None if result is None else (result if isinstance(result, FusionEvalError) else replace(result, items={}))
+        )
+        agreed = self.devices.broadcast(sent)
+        if isinstance(agreed, FusionEvalError):
+            raise agreed
+        assert agreed is not None
+        return result if isinstance(result, TaskResult) else agreed
+
+    def _scored(self, loader: EvaluationLoader, rows: Any) -> TaskResult | FusionEvalError:
+        """The result, or the error that every rank must raise."""
+        probs = rows.columns.get("probs")
+        labels = rows.columns["target"]
+        classes = probs.shape[1] if probs is not None else int(max(labels.max(), rows.columns["pred"].max())) + 1
+        try:
+            battery = self._measures.battery(self._classes(loader.name) or classes)
+            return score(
+                loader.name, rows, self._measures.names(), battery, self._measures.probabilities(), loader.partial
+            )
+        except FusionEvalError as error:
+            return error
+
+    def _classes(self, task: str) -> int | None:
+        return getattr(self.head(task), "num_classes", None)
+
+
+def model_info(model: nn.Module) -> dict[str, float]:
+    """Parameter counts, as the report names them."""
+    trainable, total = count_parameters(model)
+    return {
+        "trainable_params": trainable,
+        "all_params": total,
+        "trainable_percentage": trainable / total if total else 0.0,
+    }
+
+
+def as_head_source(heads: Any) -> HeadSource:
+    """Heads given as a mapping, an object with `head(task)` or a callable, as a callable."""
+    if isinstance(heads, Mapping):
+        return lambda task: heads.get(task)
+    method = getattr(heads, "head", None)
+    if callable(method):
+        return method  # type: ignore[no-any-return]
+    if callable(heads) and not isinstance(heads, nn.Module):
+        return heads  # type: ignore[no-any-return]
+    raise ConfigError(
+        Fault("taskpool.heads", f"a {type(heads).__name__}", "modules by task name, or an object with head(task)")
+    )
