@@ -6,12 +6,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import reference_merges as reference
 import torch
 from safetensors.torch import load_file
 
 from fusion_eval.assets import digits
 from fusion_eval.errors import DataError
+from tests.assets_pkg import reference_merges as reference
 
 TASKS = list(digits.VIEWS)
 BASE_ACCURACY = dict(zip(TASKS, (56.6, 41.4, 47.4, 53.4, 40.2, 40.0, 44.0, 51.6), strict=True))
@@ -116,9 +116,13 @@ def test_the_shuffled_view_moves_whole_blocks():
     assert torch.equal(blocks[0][:, list(order)], blocks[1])
 
 
-def test_the_edges_of_a_flat_area_are_mid_grey():
-    flat = digits.VIEWS["edges"](torch.full((1, 8, 8), 0.7))
-    torch.testing.assert_close(flat[0, 1:-1, 1:-1], torch.full((6, 6), 0.5))
+def test_the_edges_of_one_bright_pixel_follow_the_formula():
+    image = torch.zeros(1, 8, 8)
+    image[0, 3, 3] = 0.3
+    expected = torch.full((1, 8, 8), 0.5)
+    expected[0, 2:5, 2:5] = 0.5 - 1.5 * 0.3 / 9
+    expected[0, 3, 3] = 0.5 + 1.5 * (0.3 - 0.3 / 9)
+    torch.testing.assert_close(digits.VIEWS["edges"](image), expected)
 
 
 def test_a_misspelt_view_is_answered_with_the_near_one():

@@ -5,7 +5,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from tiny import tiny_bert, tiny_clip, tiny_convnet, tiny_llama  # noqa: E402
+from tests.tiny import tiny_bert, tiny_clip, tiny_convnet, tiny_llama  # noqa: E402
 
 
 def weights(model: torch.nn.Module) -> torch.Tensor:
