@@ -18,8 +18,8 @@ _CHUNK = 1 << 17  # elements of an elementwise rule's slice: a few float32 opera
 class Sink(Protocol):
     """Where merged tensors go."""
 
-    def write(self, name: str, tensor: Tensor) -> None:
-        """Take a tensor in its final dtype."""
+    def write(self, name: str, tensor: Tensor, start: int = 0) -> None:
+        """Take a run of the tensor's elements, in its final dtype, that begins at element `start`."""
 
 
 class AlignedPool:
