@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 from torch import Tensor
+
+CHUNK: Final = 1 << 17
+"""Elements of a slice: a few float32 operands of this length fit the second-level cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,7 @@ class TensorGroup:
         experts: one tensor per expert, in the pool's order, in their stored dtypes.
         expert_names: the experts' names, in the same order.
         seed: the run's seed, from which `generator` derives.
+        start: in a flat slice of a tensor, the place of its first element in the whole.
     """
 
     name: str
@@ -27,6 +32,26 @@ class TensorGroup:
     experts: tuple[Tensor, ...]
     expert_names: tuple[str, ...] = field(default=())
     seed: int = 0
+    start: int = 0
+
+    @property
+    def numel(self) -> int:
+        """Number of elements of the parameter, or of the slice."""
+        return self.experts[0].numel()
+
+    def flat(self) -> TensorGroup:
+        """The same parameter as vectors."""
+        base = None if self.base is None else self.base.reshape(-1)
+        experts = tuple(expert.reshape(-1) for expert in self.experts)
+        return TensorGroup(self.name, base, experts, self.expert_names, self.seed, self.start)
+
+    def slices(self, length: int = CHUNK) -> Iterator[TensorGroup]:
+        """Consecutive flat slices of at most `length` elements, which fit the cache; one, empty, of an empty tensor."""
+        whole = self.flat()
+        for start in range(0, max(1, self.numel), length):
+            base = None if whole.base is None else whole.base[start : start + length]
+            experts = tuple(expert[start : start + length] for expert in whole.experts)
+            yield TensorGroup(self.name, base, experts, self.expert_names, self.seed, start)
 
     def required_base(self) -> Tensor:
         """The base in float32 (float64 stays), for methods that declare `needs_base`."""
@@ -66,8 +91,26 @@ class ElementwiseRule:
 
     function: Rule
 
-    def __call__(self, group: TensorGroup) -> Tensor:  # noqa: D102
+    def __call__(self, group: TensorGroup) -> Tensor:
+        """The merged tensor, whole."""
         return self.function(group)
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedRule:
+    """A rule that must know something about the whole tensor first, and is elementwise then.
+
+    `scan` sees the whole group once (best through `group.slices()`, which never holds whole float32 copies) and returns
+    the second part, for instance with thresholds, norms or generators in it. That part is called on consecutive flat
+    slices, in order and each once, so it may draw random numbers as it goes; `group.start` says where a slice begins.
+    TIES, DARE, breadcrumbs, slerp and model stock are of this kind.
+    """
+
+    scan: Callable[[TensorGroup], Rule]
+
+    def __call__(self, group: TensorGroup) -> Tensor:
+        """The merged tensor, whole."""
+        return self.scan(group)(group.flat()).reshape(group.experts[0].shape)
 
 
 def working(tensor: Tensor) -> Tensor:
