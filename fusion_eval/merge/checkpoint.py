@@ -102,6 +102,9 @@ class Checkpoint(ABC, Mapping[str, Tensor]):
                 digest.update(values.view(torch.uint8).numpy().data)
         return digest.digest()
 
+    def __contains__(self, name: object) -> bool:
+        return any(name == known for known in self)
+
     def __getitem__(self, name: str) -> Tensor:
         self._require(name)
         return self.read(name)

@@ -1,0 +1,139 @@
+"""What a step of a merge is, and the state that steps hand on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor
+
+from fusion_eval.errors import Fault, did_you_mean
+from fusion_eval.merge.group import TensorGroup
+from fusion_eval.merge.setting import Place, Range, Setting, key_faults, resolve, setting_faults
+
+Weights = Sequence[Setting] | Mapping[str, Setting] | float | None
+"""One setting per expert in the pool's order, a mapping from expert names, one for all, or None: 1 each."""
+
+DELTAS, COMBINE, MERGED = "deltas", "combine", "merged"
+"""The phases of a pipeline: steps on task vectors, the one step that combines them, steps on the merged vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One tensor on its way through a pipeline. Steps return a new state and change no tensor in place.
+
+    Args:
+        group: the tensors of the pool.
+        origin: what task vectors start from (the base, the average), or None: they are the weights themselves.
+        deltas: the task vectors, one per expert, as the steps before left them.
+        merged: the combined vector, from the combining step on.
+        position: the tensor's depth in the network, from 0 to 1.
+        lift: what brings a combined vector back from the space into which a step moved the task vectors.
+    """
+
+    group: TensorGroup
+    origin: Tensor | None
+    deltas: tuple[Tensor, ...]
+    merged: Tensor | None = None
+    position: float = 0.0
+    lift: Callable[[Tensor], Tensor] | None = None
+
+    def value(self, setting: Setting, expert: int | None = None) -> float:
+        """The number that a setting has for this tensor (and expert)."""
+        if isinstance(setting, int | float):
+            return float(setting)
+        names = self.group.expert_names
+        who = "" if expert is None or not names else names[expert]
+        return resolve(setting, Place(self.group.name, self.position, who, names))
+
+    def weights(self, weights: Weights) -> list[float]:
+        """One number per expert."""
+        count = len(self.deltas)
+        if weights is None:
+            return [1.0] * count
+        if isinstance(weights, Sequence):
+            return [self.value(weight, index) for index, weight in enumerate(weights)]
+        return [self.value(weights, index) for index in range(count)]
+
+    def with_deltas(self, deltas: Sequence[Tensor]) -> State:
+        """The state with other task vectors."""
+        return replace(self, deltas=tuple(deltas))
+
+    def with_merged(self, merged: Tensor) -> State:
+        """The state with the combined vector, brought back by `lift`."""
+        return replace(self, merged=merged if self.lift is None else self.lift(merged), lift=None)
+
+    def task_vectors(self) -> tuple[Tensor, ...]:
+        """The task vectors before any step."""
+        if self.origin is None:
+            return self.group.values()
+        return tuple(value - self.origin for value in self.group.values())
+
+    def required(self) -> Tensor:
+        """The combined vector, in steps that come after the combining one."""
+        assert self.merged is not None, "no step has combined the task vectors yet"
+        return self.merged
+
+
+class View(Protocol):
+    """The pool as a step may see it before merging starts: every tensor to be merged, with the earlier steps done."""
+
+    def states(self) -> Iterator[State]:
+        """One state after another; each call reads the pool anew."""
+
+
+class Step(ABC):
+    """One step of a merge; its hyperparameters are its fields, named as the method's options.
+
+    Class attributes say what the fields may hold: `settings` are numbers that may differ by tensor, depth and
+    expert; `choices` are words; `per_expert` are weights.
+    """
+
+    __slots__ = ()
+    phase: ClassVar[str]
+    elementwise: ClassVar[bool] = False
+    settings: ClassVar[Mapping[str, Range]] = {}
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    per_expert: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def __call__(self, state: State) -> State:
+        """The state after this step."""
+
+    def bind(self, view: View) -> Step:
+        """The step with what it must know of the whole pool; passes over all tensors happen here."""
+        return self
+
+    def faults(self, where: str) -> list[Fault]:
+        """Fields that hold what they may not."""
+        faults = []
+        for key, allowed in self.settings.items():
+            faults += setting_faults(f"{where}.{key}", getattr(self, key), allowed)
+        for key in self.per_expert:
+            value = getattr(self, key)
+            if value is not None:
+                faults += setting_faults(f"{where}.{key}", value, Range())
+        for key, options in self.choices.items():
+            faults += choice_faults(f"{where}.{key}", getattr(self, key), options)
+        return faults
+
+    def pool_faults(self, where: str, names: Sequence[str], experts: Sequence[str]) -> list[Fault]:
+        """Fields that do not fit a pool."""
+        faults = []
+        for key in (*self.settings, *self.per_expert):
+            faults += key_faults(f"{where}.{key}", getattr(self, key), names, experts)
+        for key in self.per_expert:
+            value = getattr(self, key)
+            if isinstance(value, Sequence) and len(value) != len(experts):
+                expected = f"{len(experts)}, one per expert ({', '.join(experts)})"
+                faults.append(Fault(f"{where}.{key}", f"{len(value)} numbers", expected))
+        return faults
+
+
+def choice_faults(where: str, value: Any, options: Sequence[str]) -> list[Fault]:
+    """The fault of a word that is none of the options."""
+    if value in options:
+        return []
+    return [Fault(where, f"{value!r}", f"one of {', '.join(options)}", did_you_mean(str(value), options))]
