@@ -1,0 +1,191 @@
+"""The command line: Hydra composes, `check` looks at everything, `launch` does it; faults are told in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from fusion_eval import __version__, compose, config_path
+from fusion_eval.errors import ConfigError, Fault, FusionEvalError, OutputError, did_you_mean
+from fusion_eval.log import get_rankzero_logger, rank
+
+STATUS = "status.json"
+"""The file in a job's folder that says how it ended: `status` is running, completed or failed."""
+
+_FULL_ERROR = "HYDRA_FULL_ERROR"
+
+log = get_rankzero_logger(__name__)
+_sweeps: list[tuple[Path, float]] = []
+_failures: list[Exception] = []
+
+compose.register()  # at import: a launcher's worker process imports `run`, then resolves the output folder
+
+
+class SweepFolder(Callback):
+    """Tells `main` where a sweep keeps its jobs, so that it can exit with their outcome."""
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """Note the folder."""
+        _sweeps.append((Path(config.hydra.sweep.dir), time.time()))
+
+
+def main() -> None:
+    """Run the command line and exit: 0 when all went well, 1 when something failed."""
+    wanted = os.environ.get(_FULL_ERROR, "0")
+    os.environ[_FULL_ERROR] = "1"  # Hydra then raises to us instead of printing
+    _sweeps.clear()
+    _failures.clear()
+    try:
+        _start(sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit("fusion_eval: interrupted")
+    except Exception as error:
+        told = _told(error)
+        if told is None or wanted == "1":
+            raise
+        sys.exit(f"fusion_eval: {told}")
+    finally:
+        os.environ[_FULL_ERROR] = wanted
+    if unfinished := _unfinished_jobs():
+        sys.exit(f"fusion_eval: {unfinished}")
+
+
+def _start(argv: list[str]) -> None:
+    if argv == ["--version"]:
+        print(f"fusion_eval {__version__}")
+        return
+    _refuse_scattered_overrides(argv)
+    compose.unavailable_folders_are_errors()
+    config_path.register()
+    folder = str(config_path.config_dir())
+    try:
+        hydra.main(version_base="1.3", config_path=folder, config_name=config_path.ROOT)(run)()
+    except OSError as error:
+        if error.filename is None or isinstance(error, compose.FOREIGN):
+            raise
+        fault = Fault(str(error.filename), str(error.strerror), "a folder that can be written", "Set output=<folder>.")
+        raise OutputError(fault) from error
+    if _failures:
+        raise _failures[0]
+
+
+def run(cfg: DictConfig) -> float | None:
+    """One job: the objective of its report, or None; its folder says how it ended.
+
+    A failure is kept for `main` or, in a sweep, in the job's folder: were it raised, Hydra would drop later batches
+    and skip the summary. Sweepers that optimise see it raised.
+    """
+    settings = HydraConfig.get()
+    folder = Path(settings.runtime.output_dir)
+    overrides = [str(override) for override in OmegaConf.to_container(settings.overrides.task, resolve=False)]
+    _write_status(folder, {"status": "running", "overrides": overrides})
+    try:
+        objective = _check_and_launch(cfg, str(folder), overrides)
+    except Exception as error:
+        told = _told(error)
+        message = told or f"{type(error).__name__}: {error}"
+        _write_status(folder, {"status": "failed", "overrides": overrides, "error": message})
+        if settings.mode != RunMode.MULTIRUN:
+            _failures.append(error)
+            return None
+        log.error("fusion_eval: job %s failed: %s", settings.job.num, message, exc_info=error if told is None else None)
+        if not settings.sweeper._target_.endswith("BasicSweeper"):
+            raise
+        return None
+    _write_status(folder, {"status": "completed", "overrides": overrides, "objective": objective})
+    return objective
+
+
+def _check_and_launch(cfg: DictConfig, folder: str, overrides: list[str]) -> float | None:
+    for path in _shadowed():
+        log.warning("%s is not used: the package has a file of that group and name. Rename yours.", path)
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # appended: a module beside ./config is found, and none of ours is shadowed
+    _check(cfg)
+    from fusion_eval.program import launch  # torch is loaded here, not by --help
+
+    config = OmegaConf.to_container(cfg, resolve=True)
+    return launch(config, output_dir=folder, overrides=overrides)
+
+
+def _check(cfg: DictConfig) -> None:
+    """Raise every fault of the configuration at once."""
+    from fusion_eval.build import check
+
+    faults = list(compose.root_faults(cfg))
+    try:
+        check(cfg)
+    except ConfigError as error:
+        faults.extend(error.faults)
+    if faults:
+        raise ConfigError(*faults)
+
+
+def _shadowed() -> list[Path]:
+    return [path for _, folder in config_path.user_folders() for path in config_path.shadowed(folder)]
+
+
+def _told(error: Exception) -> str | None:
+    """A fault that the user can put right, in words; None for a bug of ours, which deserves its traceback."""
+    if isinstance(error, FusionEvalError):
+        return str(error)
+    if isinstance(error, compose.FOREIGN) or compose.raised_by_hydra(error):
+        return str(compose.explain(error))
+    return None
+
+
+def _refuse_scattered_overrides(argv: list[str]) -> None:
+    """Say what is wrong with flags, and show the line as Hydra wants it where overrides stand apart."""
+    parser = get_args_parser()
+    parser.error = _refuse  # type: ignore[method-assign]
+    known, left_over = parser.parse_known_args(argv)
+    flags = [word for word in left_over if word.startswith("-")]
+    if flags:
+        names = [name for action in parser._actions for name in action.option_strings]
+        bare = flags[0].partition("=")[0]
+        do = did_you_mean(bare, names) or f"Overrides have no dashes: {flags[0].lstrip('-')}"
+        raise ConfigError(Fault("command line", f"no flag '{bare}'", do=do))
+    if left_over:
+        together = [*known.overrides, *left_over]
+        first = [word for word in argv if word not in together]
+        line = shlex.join(["fusion_eval", *first, *together])
+        raise ConfigError(Fault("command line", "overrides stand apart", "flags first, then overrides", f"Run: {line}"))
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ConfigError(Fault("command line", message, do="See: fusion_eval --help"))
+
+
+def _write_status(folder: Path, status: dict[str, Any]) -> None:
+    if rank() == 0:
+        temporary = folder / f".{STATUS}.{os.getpid()}"
+        temporary.write_text(json.dumps(status, indent=2) + "\n", encoding="utf-8")
+        os.replace(temporary, folder / STATUS)
+
+
+def _unfinished_jobs() -> str:
+    """How many jobs of the sweep did not complete, and where their status lies; empty when all did."""
+    lines = []
+    for folder, start in _sweeps:
+        files = [file for file in folder.glob(f"*/{STATUS}") if file.stat().st_mtime >= start - 1]
+        states = {file: json.loads(file.read_text(encoding="utf-8"))["status"] for file in files}
+        failed = [str(file.parent) for file, state in states.items() if state != "completed"]
+        if failed:
+            lines.append(f"{len(failed)} of {len(states)} jobs did not complete: {', '.join(sorted(failed))}")
+    return "; ".join(lines)
+
+
+if __name__ == "__main__":
+    main()
