@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 _T = TypeVar("_T")
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Devices:
         fabric: the Fabric that they come from.
     """
 
-    device: torch.device = torch.device("cpu")
+    device: torch.device = _CPU
     rank: int = 0
     world: int = 1
     fabric: Fabric | None = None
@@ -58,6 +59,13 @@ class Devices:
         box: list[Any] | None = [None] * self.world if self.is_zero else None
         dist.gather_object(item, box, dst=0)
         return box or []
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        if self.world > 1:
+            import torch.distributed as dist
+
+            dist.barrier()
 
     def broadcast(self, item: _T) -> _T:
         """Rank zero's item."""

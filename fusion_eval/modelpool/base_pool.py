@@ -79,6 +79,10 @@ class BaseModelPool(BaseYAMLSerializable):
         base, experts = self._opened()
         return AlignedPool(base, experts, seed)
 
+    def head(self, task: str) -> nn.Module | None:
+        """The module from the model's features to a task's logits, or None where the model itself gives logits."""
+        return None
+
     def faults(self) -> list[Fault]:
         """What is wrong with the pool, found without reading a weight."""
         return alignment_faults(*self._opened())

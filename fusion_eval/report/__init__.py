@@ -1,0 +1,1 @@
+"""Reports: typed values, JSON, tables, the summary of a sweep."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
-from fusion_eval.errors import EvaluationError, Fault
+from fusion_eval.errors import ConfigError, EvaluationError, Fault
 from fusion_eval.mixins import BaseYAMLSerializable
 from fusion_eval.report.values import LOWER_IS_BETTER, ModelResult, TaskResult, Value
 
@@ -33,19 +34,49 @@ class BaseTaskPool(BaseYAMLSerializable, ABC):
     def setup(self) -> None:
         """Open data sets and build loaders, once; `evaluate` calls it when nobody did."""
 
+    def restrict(self, limit: int | None, fast_dev_run: bool) -> None:
+        """Evaluate only the first `limit` items, or one batch, of each task.
+
+        Raises:
+            ConfigError: the pool cannot be restricted.
+        """
+        if limit is not None or fast_dev_run:
+            name = type(self).__name__
+            raise ConfigError(
+                Fault(
+                    "limit" if limit is not None else "fast_dev_run",
+                    f"set, but {name} evaluates all items",
+                    "unset",
+                    f"Override {name}.restrict to support it.",
+                )
+            )
+
+    def use_heads(self, source: Callable[[str], nn.Module | None]) -> None:
+        """Take heads from there, where the pool's tasks need heads and have none; by default they need none."""
+        return
+
     def faults(self) -> list[Fault]:
         """What is wrong with the pool's tasks, found before a model is loaded."""
         return []
 
-    def results(self, model: nn.Module, name: str = "model", role: str = "merged") -> ModelResult:
-        """The typed result; by default what `evaluate` reports, without errors and counts.
+    def results(
+        self,
+        model: nn.Module | Mapping[str, nn.Module],
+        name: str = "model",
+        role: str = "merged",
+        tasks: Sequence[str] | None = None,
+    ) -> ModelResult:
+        """The typed result on the given tasks (by default all); here what `evaluate` reports, without errors and counts.
 
         Raises:
             EvaluationError: the report is not of the contract's shape, or holds a number that is not finite.
         """
         start = time.perf_counter()
         report = self.evaluate(model)
-        return lift(report, name, role, time.perf_counter() - start)
+        lifted = lift(report, name, role, time.perf_counter() - start)
+        if tasks is None:
+            return lifted
+        return replace(lifted, tasks=tuple(task for task in lifted.tasks if task.name in tasks))
 
 
 def lift(report: Mapping[str, Any], name: str, role: str, seconds: float = 0.0) -> ModelResult:

@@ -15,7 +15,7 @@ from fusion_eval.errors import ConfigError, DataError, Fault, FusionEvalError, d
 from fusion_eval.evaluation.batches import EvaluationLoader, refuse_owned
 from fusion_eval.evaluation.devices import Devices
 from fusion_eval.evaluation.loop import evaluate_rows
-from fusion_eval.logging import get_rankzero_logger
+from fusion_eval.log import get_rankzero_logger
 from fusion_eval.mixins import LightningFabricMixin
 from fusion_eval.report.values import ModelResult, TaskResult
 from fusion_eval.task.classification import ArgmaxPredict
@@ -152,6 +152,12 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
         assert self._loaders is not None
         return self._loaders
 
+    def restrict(self, limit: int | None, fast_dev_run: bool) -> None:
+        """Evaluate only the first `limit` items, or one batch, of each task, on top of what the pool says itself."""
+        limits = [size for size in (limit, self.limit) if size is not None]
+        self.limit = min(limits) if limits else None
+        self.fast_dev_run = self.fast_dev_run or fast_dev_run
+
     def use_heads(self, source: HeadSource) -> None:
         """Take heads from there for the tasks that have none of their own."""
         if self._heads is None:
@@ -191,7 +197,7 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
         from fusion_eval.build import build
 
         where = f"taskpool.test_datasets.{name}"
-        dataset = build(node, where=where)
+        dataset = build(node, _key_=where)
         options = dict(self._dataloader_kwargs)
         if not (callable(getattr(dataset, "__getitem__", None)) or callable(getattr(dataset, "__iter__", None))):
             raise DataError(Fault(where, f"a {type(dataset).__name__}", "a data set"))
@@ -203,8 +209,7 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
         self._check_labels(name, dataset)
         prepared = self.prepare(name, dataset, options)
         devices = self.devices
-        loader = EvaluationLoader(name, prepared, options, limit=limit, rank=devices.rank, world=devices.world)
-        return loader
+        return EvaluationLoader(name, prepared, options, limit=limit, rank=devices.rank, world=devices.world)
 
     def _check_labels(self, name: str, dataset: Any) -> None:
         span, head = known_label_range(dataset), self.head(name)
@@ -224,7 +229,7 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
         if self._head_of is None and self._heads is not None:
             from fusion_eval.build import build
 
-            self._head_of = as_head_source(build(self._heads, where="taskpool.heads"))
+            self._head_of = as_head_source(build(self._heads, _key_="taskpool.heads"))
         return None if self._head_of is None else self._head_of(task)
 
     def results(

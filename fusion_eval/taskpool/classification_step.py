@@ -103,7 +103,8 @@ class ClassificationStep:
         raise EvaluationError(
             Fault(
                 self.where,
-                f"{int(bad.sum())} of {len(bad)} outputs are NaN or infinite (items {listed(ids[: len(bad)][bad].tolist())})",
+                f"{int(bad.sum())} of {len(bad)} outputs are NaN or infinite "
+                f"(items {listed(ids[: len(bad)][bad].tolist())})",
                 "finite logits",
                 "Check the merge (its scaling, its inputs) and the precision.",
             )
@@ -134,7 +135,8 @@ class ClassificationStep:
             raise DataError(
                 Fault(
                     self.where,
-                    f"{int(outside.sum())} labels outside the head's {classes} classes: {listed(sorted(set(worst.tolist())))} "
+                    f"{int(outside.sum())} labels outside the head's {classes} classes: "
+                    f"{listed(sorted(set(worst.tolist())))} "
                     f"(items {listed(ids[: len(outside)][outside].tolist())})",
                     f"labels from 0 to {classes - 1}",
                     "Use the head and the label mapping of this task.",

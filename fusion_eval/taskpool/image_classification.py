@@ -46,7 +46,7 @@ class ImageClassificationTaskPool(ClassificationTaskPool):
         if self._transform is None:
             from fusion_eval.build import build
 
-            self._transform = image_transform(build(self.processor, where="taskpool.processor"))  # type: ignore[attr-defined]
+            self._transform = image_transform(build(self.processor, _key_="taskpool.processor"))  # type: ignore[attr-defined]
         return ProcessedImages(dataset, self._transform, f"task '{name}'")
 
 

@@ -76,13 +76,13 @@ class TextClassificationTaskPool(ClassificationTaskPool):
                     where,
                     f"rows with {listed(list(row))} and no tokenizer",
                     "input_ids, or a tokenizer",
-                    "Set taskpool.tokenizer, for example to {_target_: transformers.AutoTokenizer.from_pretrained, pretrained_model_name_or_path: ...}.",
+                    "Set taskpool.tokenizer to a node with _target_: transformers.AutoTokenizer.from_pretrained.",
                 )
             )
         if self._built_tokenizer is None:
             from fusion_eval.build import build
 
-            self._built_tokenizer = build(self.tokenizer, where="taskpool.tokenizer")  # type: ignore[attr-defined]
+            self._built_tokenizer = build(self.tokenizer, _key_="taskpool.tokenizer")  # type: ignore[attr-defined]
         return self._built_tokenizer
 
 
@@ -93,6 +93,7 @@ class TokenizeRows:
         self.tokenizer, self.keys, self.label, self.max_length = tokenizer, keys, label, max_length
 
     def __call__(self, rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+        """Model inputs and labels."""
         texts = [[row[key] for row in rows] for key in self.keys]
         batch = self.tokenizer(*texts, padding=True, truncation=True, max_length=self.max_length, return_tensors="pt")
         return {**batch, "labels": torch.tensor([int(row[self.label]) for row in rows])}
@@ -105,6 +106,7 @@ class PadRows:
         self.label = label
 
     def __call__(self, rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+        """Model inputs and labels."""
         batch: dict[str, Any] = {}
         for key in _MODEL_INPUTS:
             if key in rows[0]:

@@ -1,0 +1,189 @@
+"""What programs share: components that are checked before work starts, models evaluated one at a time, a report."""
+
+from __future__ import annotations
+
+import gc
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import nn
+
+from fusion_eval.errors import ConfigError, Fault, FusionEvalError
+from fusion_eval.evaluation.devices import Devices
+from fusion_eval.log import get_rankzero_logger
+from fusion_eval.mixins import BaseYAMLSerializable, LightningFabricMixin
+from fusion_eval.modelpool.base_pool import BaseModelPool
+from fusion_eval.report.receipt import receipt
+from fusion_eval.report.report import Report
+from fusion_eval.report.values import ModelResult
+from fusion_eval.taskpool.base_pool import BaseTaskPool
+
+log = get_rankzero_logger(__name__)
+
+
+class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
+    """A program over a model pool and a task pool.
+
+    Args:
+        modelpool: the models.
+        taskpool: the tasks.
+        output: folder of the report, or None to write nothing.
+        seed: the run's seed.
+        limit: evaluate only the first items of each task.
+        fast_dev_run: evaluate one batch of each task.
+        dry_run: check everything and open the data, then stop.
+        hash_inputs: fingerprint every checkpoint that is read, for the report.
+        keep_items: write per-item predictions beside the report.
+        config: the run's plain configuration, for the report.
+        overrides: the run's command-line overrides, for the report.
+    """
+
+    _config_key = "program"
+    given_by_launch: ClassVar[tuple[str, ...]] = ("method", "modelpool", "taskpool")
+    """Constructor arguments that are groups of their own in the configuration."""
+
+    def __init__(
+        self,
+        modelpool: BaseModelPool,
+        taskpool: BaseTaskPool,
+        *,
+        output: str | Path | None = None,
+        seed: int = 0,
+        limit: int | None = None,
+        fast_dev_run: bool = False,
+        dry_run: bool = False,
+        hash_inputs: bool = True,
+        keep_items: bool = True,
+        config: Mapping[str, Any] | None = None,
+        overrides: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.modelpool, self.taskpool = modelpool, taskpool
+        self.output = None if output is None else Path(output)
+        self.seed, self.limit, self.fast_dev_run, self.dry_run = seed, limit, fast_dev_run, dry_run
+        self.hash_inputs, self.keep_items = hash_inputs, keep_items
+        self.settings, self.overrides = dict(config or {}), tuple(overrides)
+        self.devices = Devices()
+        self.seconds: dict[str, float] = {}
+        self.notes: list[str] = []
+        self._inputs: dict[str, dict[str, Any]] = {}
+
+    @abstractmethod
+    def work(self) -> Iterator[ModelResult]:
+        """The results, in the order of the report."""
+
+    def faults(self) -> list[Fault]:
+        """What is wrong with the components, found before a weight is read."""
+        return []
+
+    def run(self) -> Report:
+        """Check, open the data, work, and write the report; a failed run leaves a report of its failure.
+
+        Raises:
+            FusionEvalError: what the user can put right; all faults of the check in one ConfigError.
+        """
+        start = time.perf_counter()
+        results: list[ModelResult] = []
+        try:
+            self._prepare()
+            if not self.dry_run:
+                for result in self.work():
+                    results.append(result)
+        except Exception as error:
+            self._write(self._report("failed", results, start, f"{type(error).__name__}: {error}"))
+            raise
+        report = self._report("dry run" if self.dry_run else "complete", results, start)
+        self._write(report)
+        return report
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the time spent inside to a phase of the report."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+    def evaluate_model(
+        self, model: nn.Module | Mapping[str, nn.Module], name: str, role: str, tasks: Sequence[str] | None = None
+    ) -> ModelResult:
+        """One model's results; its memory is the caller's to free."""
+        with self.timed("evaluate"):
+            result = self.taskpool.results(model, name, role, tasks)
+        if self.keep_items and self.output is not None and self.devices.is_zero:
+            from fusion_eval.report.items import write_items
+
+            write_items(self.output / "items", result)
+        return result
+
+    def evaluate_stored(self, name: str, role: str, tasks: Sequence[str] | None = None) -> ModelResult:
+        """Load a model of the pool, evaluate it and let it go."""
+        self.note_input(name)
+        with self.timed("load"):
+            model = self.modelpool.load(name)
+        result = self.evaluate_model(model, name, role, tasks)
+        del model
+        gc.collect()
+        return result
+
+    def note_input(self, name: str) -> None:
+        """Put a model's source and fingerprint into the report."""
+        if name in self._inputs:
+            return
+        checkpoint = self.modelpool.checkpoint(name)
+        self._inputs[name] = {"source": checkpoint.source}
+        if self.hash_inputs and self.devices.is_zero:
+            with self.timed("hash inputs"):
+                self._inputs[name]["fingerprint"] = checkpoint.fingerprint()
+
+    def own_tasks(self, expert: str) -> Sequence[str] | None:
+        """The task that an expert is named after, or None for all tasks."""
+        return (expert,) if expert in getattr(self.taskpool, "task_names", ()) else None
+
+    def _prepare(self) -> None:
+        with self.timed("check"):
+            found = [*self.modelpool.faults(), *self.taskpool.faults(), *self.faults()]
+            if found:
+                raise ConfigError(*found)
+        with self.timed("open data"):
+            self.taskpool.restrict(self.limit, self.fast_dev_run)
+            self.taskpool._program = self
+            self.taskpool.use_heads(self.modelpool.head)
+            self.taskpool.setup()
+
+    def _report(self, status: str, results: Sequence[ModelResult], start: float, error: str | None = None) -> Report:
+        seconds = {**self.seconds, "total": time.perf_counter() - start}
+        devices = {
+            "processes": self.devices.world,
+            "device": str(self.devices.device),
+            "name": device_name(self.devices),
+        }
+        circumstances = receipt(self.settings, self.overrides, {**devices, "seed": self.seed})
+        return Report(status, tuple(results), circumstances, self._inputs, seconds, tuple(self.notes), error)
+
+    def _write(self, report: Report) -> None:
+        if self.output is None or not self.devices.is_zero:
+            return
+        try:
+            report.write(self.output)
+        except FusionEvalError as error:
+            if report.status != "failed":
+                raise
+            log.error("%s", error)
+
+
+def device_name(devices: Devices) -> str:
+    """The device as its vendor calls it."""
+    import platform
+
+    if devices.device.type == "cuda":
+        import torch
+
+        return torch.cuda.get_device_name(devices.device)
+    return platform.processor() or platform.machine()

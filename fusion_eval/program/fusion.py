@@ -1,0 +1,102 @@
+"""The main program: check, open the data, merge, save, evaluate base, experts and merge, report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from fusion_eval.errors import ConfigError, Fault
+from fusion_eval.merge.checkpoint import Checkpoint
+from fusion_eval.method.base_method import Method
+from fusion_eval.modelpool.base_pool import BaseModelPool
+from fusion_eval.program.base_program import BaseProgram
+from fusion_eval.program.merged import TaskModels
+from fusion_eval.report.values import ModelResult
+from fusion_eval.taskpool.base_pool import BaseTaskPool
+
+Experts = Literal["own", "all", "none"]
+
+
+class FusionProgram(BaseProgram):
+    """Merge a pool's models and evaluate the result beside them.
+
+    Args:
+        method: how to merge.
+        modelpool: the models.
+        taskpool: the tasks.
+        experts: evaluate each expert on the task it is named after ("own"; on all tasks when it is named after
+            none), on "all" tasks, or "none".
+        base: evaluate the base model too.
+        save: folder for the merged model, or None.
+        **kwargs: see `BaseProgram`.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        modelpool: BaseModelPool,
+        taskpool: BaseTaskPool,
+        *,
+        experts: Experts = "own",
+        base: bool = True,
+        save: str | Path | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(modelpool, taskpool, **kwargs)
+        self.method, self.experts, self.base = method, experts, base
+        self.save = None if save is None else Path(save)
+
+    def faults(self) -> list[Fault]:
+        """What the method lacks, an unknown choice of experts, a place for the merge that is taken."""
+        found = self.method.faults(self.modelpool)
+        if self.experts not in ("own", "all", "none"):
+            found.append(Fault("program.experts", f"'{self.experts}'", "own, all or none"))
+        if self.save is not None and self.save.is_dir() and any(self.save.iterdir()):
+            found.append(Fault("save", f"the folder {self.save} is not empty", do="Choose a new folder."))
+        elif self.save is not None and self.save.exists() and not self.save.is_dir():
+            found.append(Fault("save", f"{self.save} is a file", "a folder"))
+        return found
+
+    def work(self) -> Iterator[ModelResult]:
+        """Base, experts, then the merge; the merge is made first, so that its faults come first."""
+        for name in self.modelpool.names:
+            self.note_input(name)
+        with self.timed("merge"):
+            merged = self._merged_model()
+        if self.base and self.modelpool.base_name is not None:
+            yield self.evaluate_stored(self.modelpool.base_name, "base")
+        if self.experts != "none":
+            for name in self.modelpool.expert_names:
+                yield self.evaluate_stored(name, "expert", self.own_tasks(name) if self.experts == "own" else None)
+        yield self.evaluate_model(merged, "merged", "merged")
+
+    def _merged_model(self) -> nn.Module | Mapping[str, nn.Module]:
+        merged = self.method.apply(self.modelpool, self.fabric_if_needed(), seed=self.seed)
+        if isinstance(merged, nn.Module):
+            if self.save is not None:
+                raise ConfigError(
+                    Fault(
+                        "save",
+                        f"{type(self.method).__name__} gives a network, not weights of the pool's architecture",
+                        do="Leave save out and evaluate it in memory.",
+                    )
+                )
+            return merged.eval()
+        if not isinstance(merged, Checkpoint):
+            return TaskModels(merged, self.modelpool)
+        if self.save is not None:
+            merged = self._saved(merged, self.save)
+        return self.modelpool.build(merged)
+
+    def _saved(self, merged: Checkpoint, folder: Path) -> Checkpoint:
+        """The merge on disk: computed once, evaluated from what was written."""
+        from fusion_eval.merge.files import open_checkpoint
+
+        with self.timed("save"):
+            if self.devices.is_zero:
+                self.modelpool.save(merged, folder)
+            self.devices.barrier()
+        return open_checkpoint(folder)

@@ -1,0 +1,50 @@
+"""Per-item predictions of a model on a task, as one compressed numpy file."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+
+from fusion_eval.errors import Fault, OutputError
+from fusion_eval.report.values import ModelResult
+
+
+def items_path(folder: Path, model: str, task: str) -> Path:
+    """Where the items of a model on a task lie: `folder/model/task.npz`."""
+    return folder / _safe(model) / f"{_safe(task)}.npz"
+
+
+def write_items(folder: Path, model: ModelResult) -> None:
+    """Write each task's columns (`id`, `pred`, `target`, scores), each file at once.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    for task in model.tasks:
+        columns = {name: np.asarray(column) for name, column in task.items.items() if not isinstance(column, list)}
+        if not columns:
+            continue
+        path = items_path(folder, model.name, task.name)
+        temporary = path.with_suffix(f".{os.getpid()}.tmp.npz")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.savez_compressed(temporary, **columns)
+            os.replace(temporary, path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise OutputError(
+                Fault(str(path), f"cannot be written ({error.strerror})", do="Choose another output.")
+            ) from error
+
+
+def read_items(folder: Path, model: str, task: str) -> dict[str, np.ndarray]:
+    """The columns that `write_items` wrote."""
+    with np.load(items_path(folder, model, task), allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^\w.\-]+", "_", name).lstrip(".") or "_"
