@@ -1,0 +1,1 @@
+"""What runs inside the jail: standard library only, loaded from this folder alone by `start.py`."""

@@ -1,0 +1,152 @@
+"""Which layers of protection this machine offers, found by trying them."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from fusion_eval.errors import Fault, SandboxError
+from fusion_eval.sandbox.jail import landlock, seccomp
+
+_FIRST_UID, _UIDS = 60200, 980
+_PROBE_SECONDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The layers in use; `str()` is the `sandbox_level` of a record.
+
+    Args:
+        bubblewrap: own namespaces and a read-only view of the machine.
+        landlock: the kernel's Landlock version, 0 for none.
+        seccomp: system calls are filtered.
+        uid: samples run as a user of their own (the sandbox runs as root).
+    """
+
+    bubblewrap: bool
+    landlock: int
+    seccomp: bool
+    uid: bool
+
+    def __str__(self) -> str:
+        names = ["bubblewrap"] if self.bubblewrap else []
+        names += [f"landlock{self.landlock}"] if self.landlock else []
+        names += ["seccomp"] if self.seccomp else []
+        names += ["uid"] if self.uid else []
+        return "+".join([*names, "rlimits"])
+
+    @property
+    def holds(self) -> bool:
+        """Whether files, network and other processes are out of a sample's reach."""
+        return self.seccomp and (self.bubblewrap or self.landlock > 0)
+
+
+def find_layers(bubblewrap: bool | None = None, landlocked: bool = True) -> Layers:
+    """The layers to use.
+
+    Args:
+        bubblewrap: None uses it where it works, True demands it, False does without.
+        landlocked: false does without Landlock.
+
+    Raises:
+        SandboxError: when bubblewrap is demanded and does not work.
+    """
+    linux = sys.platform == "linux"
+    usable = linux and bubblewrap is not False and bubblewrap_works()
+    if bubblewrap and not usable:
+        raise SandboxError(
+            Fault("bubblewrap", "not installed, or this machine forbids namespaces", "a working 'bwrap'",
+                  "Install the package 'bubblewrap', or leave bubblewrap=None to use Landlock and seccomp.")
+        )  # fmt: skip
+    return Layers(
+        bubblewrap=usable,
+        landlock=landlock.version(ctypes.CDLL(None, use_errno=True)) if linux and landlocked else 0,
+        seccomp=linux and seccomp.supported() and _seccomp_in_kernel(),
+        uid=linux and os.geteuid() == 0,
+    )
+
+
+@functools.cache
+def bubblewrap_works() -> bool:
+    """Whether `bwrap` can make the namespaces a jail needs (tried once)."""
+    program = shutil.which("bwrap")
+    if program is None:
+        return False
+    command = [program, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--ro-bind", "/", "/", "--tmpfs", "/tmp"]
+    command += [] if os.geteuid() == 0 else ["--unshare-user", "--disable-userns"]
+    try:
+        return subprocess.run([*command, "true"], capture_output=True, timeout=_PROBE_SECONDS).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def _seccomp_in_kernel() -> bool:
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            return any(line.startswith("Seccomp:") for line in status)
+    except OSError:
+        return False
+
+
+def require(layers: Layers, unsafe: bool) -> None:
+    """Refuses to run untrusted code where nothing holds it; raises SandboxError."""
+    if layers.holds or unsafe:
+        return
+    machine = f"{platform.system()} {platform.release()} on {platform.machine()}"
+    raise SandboxError(
+        Fault(
+            "sandbox",
+            f"{machine} offers only: {layers}",
+            "seccomp, and either bubblewrap with namespaces or Landlock (Linux 5.13 or later)",
+            "Run on such a machine or in a Linux container; `unsafe=True` runs the code without protection.",
+        )
+    )
+
+
+def uids_of(slot: int) -> tuple[int, int]:
+    """Two unused user numbers for the candidate and the tests of one server."""
+    first = _FIRST_UID + (os.getpid() * 8 + slot * 2) % _UIDS
+    return first, first + 1
+
+
+def readable_by_others(path: str) -> bool:
+    """Whether any user may enter a folder and everything above it."""
+    path = os.path.realpath(path)
+    while True:
+        if not os.stat(path).st_mode & 0o001:
+            return False
+        parent = os.path.dirname(path)
+        if parent == path:
+            return True
+        path = parent
+
+
+def threads_allowed(bubblewrap: bool) -> int:
+    """The cap of processes and threads for one sample's user.
+
+    A plain user without a user namespace shares the count with everything else that user runs.
+    """
+    if bubblewrap or os.geteuid() == 0:
+        return 16
+    mine = os.getuid()
+    return 64 + sum(_threads(name) for name in os.listdir("/proc") if name.isdigit() and _owner(name) == mine)
+
+
+def _owner(pid: str) -> int:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return -1
+
+
+def _threads(pid: str) -> int:
+    try:
+        return len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0

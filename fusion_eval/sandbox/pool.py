@@ -1,0 +1,106 @@
+"""Shares jobs among sandbox servers from one thread, replaces servers that die, repeats starved samples alone."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fusion_eval.sandbox.worker import Setup, Worker
+
+_DEPTH = 2  # jobs a server has at hand, so that it never waits for the host
+_SLACK = 60.0
+_ATTEMPTS = 2
+_LOST: dict[str, Any] = {"status": "infrastructure", "detail": "the sandbox server ended twice on this program"}
+
+Done = Callable[[int, dict[str, Any]], None]
+
+
+class Pool:
+    """Sandbox servers and the jobs of one run at a time."""
+
+    def __init__(self, workers: int, setup: Setup) -> None:
+        self._setup = setup
+        self.workers: list[Worker] = []
+        try:
+            for slot in range(workers):
+                self.workers.append(Worker(slot, setup))
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, jobs: Sequence[dict[str, Any]], done: Done) -> None:
+        """Calls `done` with each job's number and outcome, in the order in which they end."""
+        starved: list[int] = []
+
+        def first(index: int, outcome: dict[str, Any]) -> None:
+            if outcome.get("starved"):
+                starved.append(index)
+            else:
+                done(index, outcome)
+
+        self._drive(jobs, deque(range(len(jobs))), self.workers, first)
+        for index in starved:
+            self._drive(jobs, deque([index]), self.workers[:1], done)
+
+    def _drive(self, jobs: Sequence[dict[str, Any]], waiting: deque[int], workers: list[Worker], done: Done) -> None:
+        attempts: dict[int, int] = {}
+        while waiting or any(worker.in_flight for worker in workers):
+            for worker in workers:
+                self._feed(worker, jobs, waiting)
+            for worker in self._ready(workers):
+                try:
+                    for index, outcome in worker.answers(_patience(jobs, worker)):
+                        done(index, outcome)
+                except EOFError:
+                    self._replace(worker, waiting, attempts, done)
+            for worker in list(workers):
+                if time.monotonic() > worker.deadline:
+                    self._replace(worker, waiting, attempts, done)
+            workers = [self.workers[worker.slot] for worker in workers]
+
+    def _feed(self, worker: Worker, jobs: Sequence[dict[str, Any]], waiting: deque[int]) -> None:
+        while waiting and len(worker.in_flight) < _DEPTH:
+            index = waiting.popleft()
+            worker.post(index, jobs[index], _seconds(jobs[index]))
+
+    def _ready(self, workers: list[Worker]) -> list[Worker]:
+        with selectors.DefaultSelector() as selector:
+            for worker in workers:
+                if worker.in_flight:
+                    events = selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.wants_to_write else 0)
+                    selector.register(worker.socket, events, worker)
+            found = selector.select(1.0)
+        for key, events in found:
+            if events & selectors.EVENT_WRITE:
+                key.data.flush()
+        return [key.data for key, events in found if events & selectors.EVENT_READ]
+
+    def _replace(self, worker: Worker, waiting: deque[int], attempts: dict[int, int], done: Done) -> None:
+        """Starts a fresh server; the job that was running is tried once more, those behind it as if never sent."""
+        worker.close()
+        self.workers[worker.slot] = Worker(worker.slot, self._setup)
+        lost = list(worker.in_flight)
+        if not lost:
+            return
+        attempts[lost[0]] = attempts.get(lost[0], 0) + 1
+        if attempts[lost[0]] >= _ATTEMPTS:
+            done(lost.pop(0), dict(_LOST))
+        waiting.extendleft(reversed(lost))
+
+    def close(self) -> None:
+        """Ends every server."""
+        for worker in self.workers:
+            worker.close()
+        self.workers = []
+
+
+def _seconds(job: dict[str, Any]) -> float:
+    """How long a server may stay silent over a job: both modes one after the other, and some."""
+    return 2 * float(job["limits"]["wall"]) + _SLACK
+
+
+def _patience(jobs: Sequence[dict[str, Any]], worker: Worker) -> float:
+    return max((_seconds(jobs[index]) for index in worker.in_flight), default=0.0)
