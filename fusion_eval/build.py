@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -102,18 +102,22 @@ def _failure(error: BaseException, key: str, node: Any) -> FusionEvalError:
     return ConfigError(Fault(key or target, found, do="Set HYDRA_FULL_ERROR=1 to see the traceback."))
 
 
-def check(cfg: Any) -> None:
+def check(cfg: Any, skip: Collection[str] = ()) -> None:
     """Look at every node of a configuration without building one.
 
     Every `_target_` can be imported and may be named, every keyword fits its signature, no required argument is
     missing, every interpolation and `???` has a value; nodes that are built later are looked at too.
+
+    Args:
+        cfg: the configuration, or a part of it.
+        skip: keys at its root whose targets are not imported.
 
     Raises:
         ConfigError: with all faults at once.
     """
     faults: list[Fault] = []
     plain = _plain(cfg, "", faults) if isinstance(cfg, DictConfig | ListConfig) else cfg
-    faults.extend(_faults(plain, ""))
+    faults.extend(_faults({key: plain[key] for key in plain if key not in skip} if skip else plain, ""))
     if faults:
         raise ConfigError(*faults)
 

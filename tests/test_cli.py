@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,7 +74,8 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
     monkeypatch.setattr("fusion_eval.compose.config_dir", lambda: folder)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     stub = Launched()
-    monkeypatch.setattr("fusion_eval.program.launch", stub, raising=False)
+    module = SimpleNamespace(launch=stub, is_one_cpu_process=lambda node: False)
+    monkeypatch.setitem(sys.modules, "fusion_eval.program.launch", module)
     return stub
 
 
