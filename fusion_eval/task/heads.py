@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fusion_eval.errors import ConfigError, EvaluationError, Fault, listed
-
-FEATURE_KEYS: Final = ("image_embeds", "text_embeds", "pooler_output")
+from fusion_eval.errors import ConfigError, EvaluationError, Fault
+from fusion_eval.task.outputs import features_of
 
 
 class LinearHead(nn.Module):
@@ -33,8 +33,8 @@ class LinearHead(nn.Module):
         self.name = name
         self.weight: Tensor
         self.bias: Tensor | None
-        self.register_buffer("weight", weight.detach().clone())
-        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        self.register_buffer("weight", _computing(weight))
+        self.register_buffer("bias", None if bias is None else _computing(bias))
 
     @property
     def num_classes(self) -> int:
@@ -73,8 +73,8 @@ class ZeroShotHead(nn.Module):
         self.name, self.scale = name, float(scale)
         self.texts: Tensor
         self.projection: Tensor | None
-        self.register_buffer("texts", F.normalize(texts.detach().float(), dim=-1))
-        self.register_buffer("projection", None if projection is None else projection.detach().clone())
+        self.register_buffer("texts", F.normalize(_computing(texts), dim=-1))
+        self.register_buffer("projection", None if projection is None else _computing(projection))
 
     @property
     def num_classes(self) -> int:
@@ -90,30 +90,6 @@ class ZeroShotHead(nn.Module):
         return self.scale * F.linear(F.normalize(features.to(self.texts.dtype), dim=-1), self.texts)
 
 
-def features_of(output: Any) -> Tensor:
-    """The feature matrix (N, width) in a model's output: a tensor itself, or a field of a Hugging Face output.
-
-    Raises:
-        EvaluationError: the output holds none.
-    """
-    if isinstance(output, Tensor):
-        return output
-    fields: Mapping[str, Any] = output if isinstance(output, Mapping) else getattr(output, "__dict__", {})
-    for key in FEATURE_KEYS:
-        value = fields.get(key)
-        if isinstance(value, Tensor):
-            return value
-    present = [str(key) for key, value in fields.items() if isinstance(value, Tensor)]
-    raise EvaluationError(
-        Fault(
-            "model output",
-            f"a {type(output).__name__} with {listed(present) or 'no tensors'}",
-            f"features: a tensor, or a field named {' or '.join(FEATURE_KEYS)}",
-            "A model that gives logits itself needs no head.",
-        )
-    )
-
-
 def linear_heads(tensors: Mapping[str, Tensor]) -> dict[str, LinearHead]:
     """One head per task from named tensors: `task`, or `task.weight` with an optional `task.bias`."""
     heads: dict[str, LinearHead] = {}
@@ -123,6 +99,12 @@ def linear_heads(tensors: Mapping[str, Tensor]) -> dict[str, LinearHead]:
         task = name.removesuffix(".weight")
         heads[task] = LinearHead(tensor, tensors.get(f"{task}.bias"), task)
     return heads
+
+
+def _computing(tensor: Tensor) -> Tensor:
+    """A copy in float32 (float64 stays), whatever precision it was stored in."""
+    dtype = tensor.dtype if tensor.dtype == torch.float64 else torch.float32
+    return tensor.detach().to(dtype, copy=True)
 
 
 def _check_matrix(where: str, tensor: Tensor) -> None:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from fusion_eval.errors import ConfigError, EvaluationError
-from fusion_eval.task.heads import LinearHead, ZeroShotHead, features_of, linear_heads
+from fusion_eval.task.heads import LinearHead, ZeroShotHead, linear_heads
 
 FEATURES = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
 
@@ -22,6 +22,7 @@ def test_linear_head_is_an_affine_map():
 
 def test_linear_head_computes_in_its_own_dtype():
     assert LinearHead(torch.ones(3, 4))(FEATURES.half()).dtype == torch.float32
+    assert LinearHead(torch.ones(3, 4).half())(FEATURES).dtype == torch.float32
 
 
 def test_zero_shot_head_is_scaled_cosine():
@@ -36,24 +37,9 @@ def test_zero_shot_head_without_projection():
     torch.testing.assert_close(logits, F.normalize(FEATURES, dim=-1))
 
 
-@pytest.mark.parametrize(
-    "output",
-    [
-        FEATURES,
-        {"last_hidden_state": torch.zeros(5, 7, 4), "pooler_output": FEATURES},
-        {"image_embeds": FEATURES, "pooler_output": torch.zeros(5, 9)},
-        SimpleNamespace(pooler_output=FEATURES, hidden_states=None),
-    ],
-)
-def test_features_are_found_in_tensors_mappings_and_objects(output):
-    assert features_of(output) is FEATURES
-
-
-def test_output_without_features_is_an_error_that_names_its_fields():
-    with pytest.raises(EvaluationError, match=r"a dict with logits; expected features"):
-        features_of({"logits": FEATURES})
-    with pytest.raises(EvaluationError, match="no tensors"):
-        features_of(None)
+def test_heads_take_a_models_whole_output():
+    head = LinearHead(torch.ones(2, 4))
+    torch.testing.assert_close(head(SimpleNamespace(pooler_output=FEATURES)), head(FEATURES))
 
 
 def test_features_of_another_width_name_the_task():
