@@ -121,4 +121,5 @@ def _with_progress(loader: EvaluationLoader, name: str, shown: bool) -> Iterator
         return iter(loader)
     from tqdm.auto import tqdm
 
-    return tqdm(loader, desc=name, total=len(loader) if loader.items is not None else None, leave=False)
+    total = len(loader) if loader.items is not None else None
+    return tqdm(loader, desc=name, total=total, leave=False, disable=None)

@@ -38,6 +38,7 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
         dry_run: check everything and open the data, then stop.
         hash_inputs: fingerprint every checkpoint that is read, for the report.
         keep_items: write per-item predictions beside the report.
+        progress: show progress bars on rank zero.
         config: the run's plain configuration, for the report.
         overrides: the run's command-line overrides, for the report.
     """
@@ -58,6 +59,7 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
         dry_run: bool = False,
         hash_inputs: bool = True,
         keep_items: bool = True,
+        progress: bool = True,
         config: Mapping[str, Any] | None = None,
         overrides: Sequence[str] = (),
         **kwargs: Any,
@@ -66,7 +68,7 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
         self.modelpool, self.taskpool = modelpool, taskpool
         self.output = None if output is None else Path(output)
         self.seed, self.limit, self.fast_dev_run, self.dry_run = seed, limit, fast_dev_run, dry_run
-        self.hash_inputs, self.keep_items = hash_inputs, keep_items
+        self.hash_inputs, self.keep_items, self.progress = hash_inputs, keep_items, progress
         self.settings, self.overrides = dict(config or {}), tuple(overrides)
         self.devices = Devices()
         self.seconds: dict[str, float] = {}
@@ -154,6 +156,7 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
         with self.timed("open data"):
             self.taskpool.restrict(self.limit, self.fast_dev_run)
             self.taskpool._program = self
+            self.taskpool.progress = self.taskpool.progress and self.progress
             self.taskpool.use_heads(self.modelpool.head)
             self.taskpool.setup()
 

@@ -23,7 +23,7 @@ from fusion_eval.report.terminal import show
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
-_SETTINGS = ("seed", "limit", "fast_dev_run", "dry_run", "save")
+_SETTINGS = ("seed", "limit", "fast_dev_run", "dry_run", "save", "progress")
 _ONE_PROCESS = {
     "_target_": ("lightning.fabric.Fabric",),
     "accelerator": ("auto", "cpu", None),
@@ -186,7 +186,7 @@ def accepted(node: Mapping[str, Any], offered: Mapping[str, Any]) -> dict[str, A
     faults = [
         Fault(key, f"set to {value!r}", "unset", f"{node['_target_']} has no use for it.")
         for key, value in offered.items()
-        if key in _SETTINGS and key not in known and value not in (False, 0)
+        if key in _SETTINGS and key not in known and key != "progress" and value not in (False, 0)
     ]
     if faults:
         raise ConfigError(*faults)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusion_eval.report.report import Report
-from fusion_eval.report.table import Row, main_metric, rows_of
+from fusion_eval.report.table import Row, main_metric
 from fusion_eval.report.values import Value
 
 PERCENT = (
@@ -37,7 +37,7 @@ def shown(value: Value | None, percent: bool) -> str:
 
 def columns_of(report: Report) -> tuple[list[str], list[list[str]]]:
     """The header and the cells of a run's main table."""
-    metric, rows = main_metric(report.models), rows_of(report)
+    metric, rows = main_metric(report.models), report.table
     percent = metric in PERCENT
     offered = {
         "base": [shown(row.base, percent) for row in rows],

@@ -10,9 +10,11 @@ from typing import Any
 
 from fusion_eval.errors import ConfigError, Fault, did_you_mean, listed
 from fusion_eval.report.files import write_json, write_text
+from fusion_eval.report.table import Row, rows_of
 from fusion_eval.report.values import ModelResult, TaskResult, Value
 
 SCHEMA = 1
+_COLUMNS = ("base", "expert", "merged", "share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class Report:
         seconds: wall time by phase.
         notes: what a reader must know.
         error: what a failed run failed with.
+        table: the main metric by task; made of `models` where it is not given.
     """
 
     status: str
@@ -36,6 +39,11 @@ class Report:
     seconds: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     error: str | None = None
+    table: tuple[Row, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.table:
+            object.__setattr__(self, "table", rows_of(self.models))
 
     @property
     def partial(self) -> bool:
@@ -83,6 +91,7 @@ class Report:
             "error": self.error,
             "notes": list(self.notes),
             "report": {} if subject is None else subject.as_dict(),
+            "table": [_row_dict(row) for row in self.table],
             "models": {model.name: _model_dict(model) for model in self.models},
             "inputs": {name: dict(found) for name, found in self.inputs.items()},
             "seconds": {name: round(value, 4) for name, value in self.seconds.items()},
@@ -118,15 +127,20 @@ def read_report(folder: Path) -> Report:
         found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
         raise ConfigError(Fault(str(path), f"report schema {found}", f"schema {SCHEMA}"))
     models = tuple(_model_of(name, model) for name, model in stored["models"].items())
-    return Report(
-        stored["status"],
-        models,
-        stored["receipt"],
-        stored["inputs"],
-        stored["seconds"],
-        tuple(stored["notes"]),
-        stored["error"],
-    )
+    table = tuple(_row_of(row) for row in stored["table"])
+    about = (stored["receipt"], stored["inputs"], stored["seconds"], tuple(stored["notes"]), stored["error"])
+    return Report(stored["status"], models, *about, table)
+
+
+def _row_dict(row: Row) -> dict[str, Any]:
+    values = {name: getattr(row, name) for name in _COLUMNS}
+    cells = {name: None if value is None else _value_dict(value) for name, value in values.items()}
+    return {"task": row.task, **cells, "n": row.n}
+
+
+def _row_of(stored: Mapping[str, Any]) -> Row:
+    cells = [None if stored[name] is None else _value_of(stored[name]) for name in _COLUMNS]
+    return Row(stored["task"], *cells, stored["n"])
 
 
 def _model_dict(model: ModelResult) -> dict[str, Any]:

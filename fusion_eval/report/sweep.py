@@ -16,7 +16,7 @@ from fusion_eval.errors import ConfigError, Fault, FusionEvalError
 from fusion_eval.report.files import write_json, write_text
 from fusion_eval.report.render import PERCENT, shown
 from fusion_eval.report.report import Report, read_report
-from fusion_eval.report.table import main_metric, rows_of
+from fusion_eval.report.table import main_metric
 
 STATUS_FILE = "status.json"
 
@@ -112,8 +112,8 @@ def _table(jobs: Sequence[Job]) -> tuple[list[str], list[list[str]]]:
     keys = list(dict.fromkeys(key for setting in settings for key in setting))
     varying = [key for key in keys if len({setting.get(key) for setting in settings}) > 1] or keys
     metric = next((main_metric(job.report.models) for job in jobs if job.report and job.report.models), None)
-    tasks = list(dict.fromkeys(row.task for job in jobs if job.report for row in rows_of(job.report, metric)))
-    shares = any(row.share for job in jobs if job.report for row in rows_of(job.report, metric))
+    tasks = list(dict.fromkeys(row.task for job in jobs if job.report for row in job.report.table))
+    shares = any(row.share for job in jobs if job.report for row in job.report.table)
     header = ["job", *varying, "status", *tasks, *(["merged / expert"] if shares else [])]
     rows = []
     for job, setting in zip(jobs, settings, strict=True):
@@ -123,7 +123,7 @@ def _table(jobs: Sequence[Job]) -> tuple[list[str], list[list[str]]]:
 
 
 def _cells(job: Job, metric: str | None, tasks: Sequence[str], shares: bool) -> list[str]:
-    found = {} if job.report is None else {row.task: row for row in rows_of(job.report, metric)}
+    found = {} if job.report is None else {row.task: row for row in job.report.table}
     subject = None if job.report is None else job.report.subject
     results = {} if subject is None else {task.name: task.metrics.get(metric or "") for task in subject.tasks}
     averages = {} if subject is None else subject.average()
@@ -207,7 +207,8 @@ tr.bad { color: #a00; }
 <script>
 document.querySelectorAll("th").forEach((th, column) => th.querySelector("button").addEventListener("click", () => {
   const body = document.querySelector("tbody"), up = th.getAttribute("aria-sort") !== "ascending";
-  const value = row => { const text = row.cells[column].textContent, n = parseFloat(text); return isNaN(n) ? text : n; };
+  const value = row => { const text = row.cells[column].textContent, n = parseFloat(text);
+    return isNaN(n) ? text : n; };
   const order = (a, b) => { const x = value(a), y = value(b);
     return typeof x === typeof y ? (x < y ? -1 : x > y ? 1 : 0) : typeof x === "number" ? -1 : 1; };
   document.querySelectorAll("th").forEach(other => other.removeAttribute("aria-sort"));

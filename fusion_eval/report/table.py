@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fusion_eval.report.report import Report
-from fusion_eval.report.values import ModelResult, TaskResult, Value
+from fusion_eval.report.values import ModelResult, TaskResult, Value, Z, mean_over_tasks
 
-_Z = 1.959963984540054
-_AVERAGE = "average"
+AVERAGE = "average"
+_COLUMN_OF = {"accuracy": "correct"}
+
+Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,74 +31,96 @@ class Row:
 
 def main_metric(models: Sequence[ModelResult]) -> str | None:
     """The first metric of the first task."""
-    for model in models:
-        for task in model.tasks:
-            for metric in task.metrics:
-                return metric
-    return None
+    return next((metric for model in models for task in model.tasks for metric in task.metrics), None)
 
 
-def rows_of(report: Report, metric: str | None = None) -> list[Row]:
-    """One row per task and one for the average, of the given or the main metric."""
-    metric = metric or main_metric(report.models)
-    if metric is None:
-        return []
-    base, merged = report.model("base"), report.model("merged")
-    experts = [model for model in report.models if model.role == "expert"]
-    names = list(dict.fromkeys(task.name for model in report.models for task in model.tasks))
-    rows = [_row(name, metric, _task(base, name), _own_expert(experts, name), _task(merged, name)) for name in names]
-    return [*rows, _average_row(rows)] if len(rows) > 1 else rows
+def rows_of(models: Sequence[ModelResult]) -> tuple[Row, ...]:
+    """One row per task, and one for the average where there are several, of the main metric.
 
-
-def share_of(merged: TaskResult, expert: TaskResult, metric: str) -> Value | None:
-    """The merged model's metric divided by the expert's, with an interval from the paired items where there are any.
-
-    The delta method for a ratio r of two means on the same items: se(r) = sd(m - r e) / (mean(e) sqrt(n)).
+    The share of the expert, merged / expert, has an interval where both were scored on the same items.
     """
-    above, below = merged.metrics.get(metric), expert.metrics.get(metric)
-    if above is None or below is None or below.value == 0 or not above.higher_is_better:
-        return None
-    ratio = above.value / below.value
-    column = {"accuracy": "correct"}.get(metric, metric)
-    if column not in merged.items or column not in expert.items or merged.n != expert.n or merged.n < 2:
-        return Value(ratio, n=merged.n)
-    difference = np.asarray(merged.items[column], float) - ratio * np.asarray(expert.items[column], float)
-    stderr = float(difference.std(ddof=1)) / (abs(below.value) * math.sqrt(len(difference)))
-    return Value(ratio, stderr, merged.n, True, (ratio - _Z * stderr, ratio + _Z * stderr))
+    metric = main_metric(models)
+    if metric is None:
+        return ()
+    table = _Table(models, metric)
+    rows = [table.row(name) for name in table.names]
+    return (*rows, table.average(rows)) if len(rows) > 1 else tuple(rows)
 
 
-def _row(name: str, metric: str, base: TaskResult | None, expert: TaskResult | None, merged: TaskResult | None) -> Row:
-    share = share_of(merged, expert, metric) if merged is not None and expert is not None else None
-    known = next((task.n for task in (merged, expert, base) if task is not None), None)
-    return Row(name, _value(base, metric), _value(expert, metric), _value(merged, metric), share, known or None)
+class _Table:
+    """A run's results by task and column."""
 
+    def __init__(self, models: Sequence[ModelResult], metric: str) -> None:
+        self.metric = metric
+        self.names = list(dict.fromkeys(task.name for model in models for task in model.tasks))
+        self.shared = any(model.shared_items for model in models)
+        roles = {model.role: model for model in reversed(models)}
+        experts = {model.name: model for model in models if model.role == "expert"}
+        self.results = {
+            name: {
+                "base": _task(roles.get("base"), name),
+                "expert": _task(experts.get(name), name),
+                "merged": _task(roles.get("merged"), name),
+            }
+            for name in self.names
+        }
 
-def _average_row(rows: Sequence[Row]) -> Row:
-    means = [_mean([getattr(row, column) for row in rows]) for column in ("base", "expert", "merged", "share")]
-    sizes = [row.n for row in rows if row.n]
-    return Row(_AVERAGE, *means, sum(sizes) or None)
+    def row(self, name: str) -> Row:
+        """One task."""
+        found = self.results[name]
+        values = [None if task is None else task.metrics.get(self.metric) for task in found.values()]
+        known = next((task.n for task in found.values() if task is not None and task.n), None)
+        return Row(name, *values, self._share(found), known)
 
+    def average(self, rows: Sequence[Row]) -> Row:
+        """The means over tasks of the columns that every task has."""
+        means = [self._mean(rows, column) for column in ("base", "expert", "merged", "share")]
+        return Row(AVERAGE, *means, sum(row.n for row in rows if row.n) or None)
 
-def _mean(values: Sequence[Value | None]) -> Value | None:
-    present = [value for value in values if value is not None]
-    if not present or len(present) != len(values):
-        return None
-    mean = math.fsum(value.value for value in present) / len(present)
-    errors = [value.stderr for value in present if value.stderr is not None]
-    if len(errors) != len(present):
-        return Value(mean)
-    stderr = math.sqrt(math.fsum(error**2 for error in errors)) / len(errors)
-    return Value(mean, stderr, None, present[0].higher_is_better, (mean - _Z * stderr, mean + _Z * stderr))
+    def _share(self, found: Mapping[str, TaskResult | None]) -> Value | None:
+        merged, expert = found["merged"], found["expert"]
+        above = None if merged is None else merged.metrics.get(self.metric)
+        below = None if expert is None else expert.metrics.get(self.metric)
+        if above is None or below is None or below.value == 0 or not above.higher_is_better:
+            return None
+        ratio, parts = above.value / below.value, self._share_scores(found)
+        if parts is None or len(parts) < 2:
+            return Value(ratio, n=above.n)
+        stderr = float(parts.std(ddof=1)) / math.sqrt(len(parts))
+        return Value(ratio, stderr, above.n, True, (ratio - Z * stderr, ratio + Z * stderr))
+
+    def _share_scores(self, found: Mapping[str, TaskResult | None]) -> Scores | None:
+        """Each item's part in the ratio r of two means: (m - r e) / mean(e), the delta method's influence values."""
+        merged, expert = self._scores(found["merged"]), self._scores(found["expert"])
+        if merged is None or expert is None or len(merged) != len(expert) or expert.mean() == 0:
+            return None
+        parts: Scores = (merged - merged.mean() / expert.mean() * expert) / expert.mean()
+        return parts
+
+    def _mean(self, rows: Sequence[Row], column: str) -> Value | None:
+        values = [getattr(row, column) for row in rows]
+        if any(value is None for value in values):
+            return None
+        return mean_over_tasks(values, self._shared_error(column) if self.shared else None)
+
+    def _shared_error(self, column: str) -> float | None:
+        """The standard error of a mean over tasks whose items are the same things: one unit per item."""
+        scores = [
+            self._share_scores(found) if column == "share" else self._scores(found[column])
+            for found in self.results.values()
+        ]
+        present = [score for score in scores if score is not None]
+        if len(present) < len(scores) or len({len(score) for score in present}) != 1 or len(present[0]) < 2:
+            return None
+        by_item = np.mean(present, axis=0)
+        return float(by_item.std(ddof=1)) / math.sqrt(len(by_item))
+
+    def _scores(self, task: TaskResult | None) -> Scores | None:
+        column = _COLUMN_OF.get(self.metric, self.metric)
+        if task is None or column not in task.items:
+            return None
+        return np.asarray(task.items[column], dtype=np.float64)
 
 
 def _task(model: ModelResult | None, name: str) -> TaskResult | None:
     return None if model is None else next((task for task in model.tasks if task.name == name), None)
-
-
-def _own_expert(experts: Sequence[ModelResult], name: str) -> TaskResult | None:
-    """The result of the expert that the task is named after."""
-    return next((_task(expert, name) for expert in experts if expert.name == name), None)
-
-
-def _value(task: TaskResult | None, metric: str) -> Value | None:
-    return None if task is None else task.metrics.get(metric)

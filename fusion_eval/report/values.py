@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+Z = 1.959963984540054
+"""The normal distribution's 97.5 % point."""
 
 LOWER_IS_BETTER = frozenset(
     {"loss", "nll", "perplexity", "bits_per_byte", "ece", "brier", "mse", "mae", "rmse", "error", "wer", "ter", "cer"}
@@ -66,6 +69,8 @@ class ModelResult:
         tasks: results in the pool's order.
         model_info: parameter counts.
         seconds: wall time of the evaluation.
+        shared_items: whether item i of every task is the same thing (the same picture seen in several ways), so that
+            errors of averages over tasks count items, not answers.
     """
 
     name: str
@@ -73,13 +78,14 @@ class ModelResult:
     tasks: tuple[TaskResult, ...]
     model_info: Mapping[str, float]
     seconds: float = 0.0
+    shared_items: bool = False
 
     def average(self) -> dict[str, Value]:
         """The mean over tasks of every metric that all tasks have, with its standard error over items."""
         if not self.tasks:
             return {}
         shared = [m for m in self.tasks[0].metrics if all(m in task.metrics for task in self.tasks)]
-        return {metric: _mean([task.metrics[metric] for task in self.tasks]) for metric in shared}
+        return {metric: mean_over_tasks([task.metrics[metric] for task in self.tasks]) for metric in shared}
 
     def as_dict(self) -> dict[str, Any]:
         """The nested dictionary of plain numbers: `model_info`, one entry per task, `average`."""
@@ -90,13 +96,13 @@ class ModelResult:
         return nested
 
 
-def _mean(values: list[Value]) -> Value:
-    """The unweighted mean of independent values."""
+def mean_over_tasks(values: Sequence[Value], stderr: float | None = None) -> Value:
+    """The unweighted mean of values, with the given standard error or, without one, that of independent values."""
     count = len(values)
     mean = math.fsum(value.value for value in values) / count
-    errors = [value.stderr for value in values]
-    known = [error for error in errors if error is not None]
-    stderr = math.sqrt(math.fsum(error**2 for error in known)) / count if len(known) == count else None
+    known = [value.stderr for value in values if value.stderr is not None]
+    if stderr is None and len(known) == count:
+        stderr = math.sqrt(math.fsum(error**2 for error in known)) / count
     sizes = [value.n for value in values if value.n is not None]
-    interval = None if stderr is None else (mean - 1.959964 * stderr, mean + 1.959964 * stderr)
+    interval = None if stderr is None else (mean - Z * stderr, mean + Z * stderr)
     return Value(mean, stderr, sum(sizes) if len(sizes) == count else None, values[0].higher_is_better, interval)

@@ -26,6 +26,7 @@ class BaseTaskPool(BaseYAMLSerializable, ABC):
 
     _program: Any = None
     _config_key = "taskpool"
+    progress: bool = True
 
     @abstractmethod
     def evaluate(self, model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -66,7 +67,7 @@ class BaseTaskPool(BaseYAMLSerializable, ABC):
         role: str = "merged",
         tasks: Sequence[str] | None = None,
     ) -> ModelResult:
-        """The typed result on the given tasks (by default all); here what `evaluate` reports, without errors and counts.
+        """The typed result on the given tasks, by default all; here what `evaluate` reports, without item counts.
 
         Raises:
             EvaluationError: the report is not of the contract's shape, or holds a number that is not finite.

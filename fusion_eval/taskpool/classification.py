@@ -103,6 +103,8 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
         measures: what is reported, see `Measures`.
         limit: evaluate only the first items of each data set; marks the report as partial.
         fast_dev_run: evaluate one batch of each data set; marks the report as partial.
+        shared_items: item i of every data set is the same thing, such as one picture seen in several ways; errors of
+            averages over tasks then count items, not answers.
         progress: show progress bars on rank zero.
     """
 
@@ -117,6 +119,7 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
         prob_metrics: Sequence[str] | None = None,
         limit: int | None = None,
         fast_dev_run: bool = False,
+        shared_items: bool = False,
         progress: bool = True,
         **kwargs: Any,
     ) -> None:
@@ -126,6 +129,7 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
         self._heads = heads
         self._measures = Measures(metrics, task, prob_metrics)
         self.limit, self.fast_dev_run, self.progress = limit, fast_dev_run, progress
+        self.shared_items = shared_items
         self._loaders: dict[str, EvaluationLoader] | None = None
         self._head_of: HeadSource | None = None
 
@@ -255,7 +259,7 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
             current = model[task] if isinstance(model, Mapping) else model
             info = info or model_info(current)
             results.append(self._evaluate(self.devices.place(current), loader, name))
-        return ModelResult(name, role, tuple(results), info, time.perf_counter() - start)
+        return ModelResult(name, role, tuple(results), info, time.perf_counter() - start, self.shared_items)
 
     def evaluate(self, model: nn.Module | Mapping[str, nn.Module], *args: Any, **kwargs: Any) -> dict[str, Any]:
         """`model_info`, accuracy, loss and further metrics per task, and their `average`."""
