@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Collection, Generator, Iterator, Mapping
 from typing import Any
 
@@ -46,9 +47,9 @@ def build(node: Any, /, *, _key_: str = "", **given: Any) -> Any:
     except FusionEvalError:
         raise
     except InstantiationException as error:
-        raise _nested_failure(error, key, node) from error
+        raise _hydra_failure(error, key, node) from error
     except Exception as error:
-        raise _failure(error, key, node) from error
+        raise _failure(error, key, node["_target_"]) from error
 
 
 instantiate = build
@@ -79,22 +80,25 @@ def locate(target: str) -> Any:
     return hydra_instantiate({"_target_": target, "_partial_": True}).func
 
 
-def _nested_failure(error: InstantiationException, key: str, node: Any) -> FusionEvalError:
-    """What went wrong in a node inside the node: our own error as it is, else the cause with its key."""
+def _hydra_failure(error: InstantiationException, key: str, node: Any) -> FusionEvalError:
+    """What stopped Hydra: what `check` would have found, an error of our own, or what an inner target raised."""
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
         if isinstance(cause, FusionEvalError):
             return cause
-    inner = str(error).rpartition("full_key: ")[2].strip() if "full_key: " in str(error) else ""
-    where = key if not inner or inner.startswith(key) else f"{key}.{inner}"
+    plain = OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else node
+    if faults := list(_faults(plain, key)):
+        return ConfigError(*faults)
+    message, _, inner = str(error).partition("full_key: ")
+    where = inner.strip() if inner.startswith(key) else ".".join(filter(None, (key, inner.strip())))
     if cause is error:
-        return ConfigError(Fault(where, " ".join(str(error).partition("full_key:")[0].split())))
-    return _failure(cause, where, node)
+        return ConfigError(Fault(where, " ".join(message.split())))
+    named = re.search("target '(.+?)'", message)
+    return _failure(cause, where, named[1] if named else node["_target_"])
 
 
-def _failure(error: BaseException, key: str, node: Any) -> FusionEvalError:
-    target = node["_target_"]
+def _failure(error: BaseException, key: str, target: str) -> FusionEvalError:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return ConfigError(missing_package(key or target, error.name))
     detail = " ".join(str(error).split())
