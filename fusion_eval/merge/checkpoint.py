@@ -79,6 +79,9 @@ class Checkpoint(ABC, Mapping[str, Tensor]):
         """About how much memory of its own, in bytes, `pieces(name)` needs at its peak; 0 where a tensor is lent."""
         return self.spec(name).nbytes
 
+    def prefetch(self, name: str) -> None:
+        """Say that the tensor `name` is wanted soon."""
+
     def key(self) -> str | None:
         """What identifies the values without reading them (files with sizes and times, steps), or None if unknown.
 

@@ -1,29 +1,32 @@
-"""The merge itself: checkpoints side by side, a merge as a checkpoint, and the one loop that writes tensors."""
+"""The merge itself: checkpoints side by side, and a merge as a checkpoint."""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import math
+import pickle
+import sys
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from fusion_eval.errors import AlignmentError, Fault, listed
+from fusion_eval import __version__
+from fusion_eval.errors import AlignmentError, Fault, MethodError, listed
+from fusion_eval.merge.alignment import alignment_faults, stored_names
 from fusion_eval.merge.checkpoint import Checkpoint, TensorSpec
-from fusion_eval.merge.group import ElementwiseRule, Rule, TensorGroup
+from fusion_eval.merge.group import CHUNK, ElementwiseRule, Rule, ScannedRule, TensorGroup
+from fusion_eval.merge.loop import Loop, Sink, stream
 
-_CHUNK = 1 << 17  # elements of an elementwise rule's slice: a few float32 operands fit the second-level cache
-
-
-class Sink(Protocol):
-    """Where merged tensors go."""
-
-    def write(self, name: str, tensor: Tensor, start: int = 0) -> None:
-        """Take a run of the tensor's elements, in its final dtype, that begins at element `start`."""
+__all__ = ["AlignedPool", "Loop", "MergedCheckpoint", "Sink", "alignment_faults", "stream"]
 
 
 class AlignedPool:
     """A base and experts whose tensors have equal names and shapes, checked without reading them.
+
+    A weight that one model ties and another stores twice is one weight.
 
     Args:
         base: the base's weights, or None.
@@ -40,65 +43,111 @@ class AlignedPool:
         faults = alignment_faults(base, self.experts)
         if faults:
             raise AlignmentError(*faults)
+        self._stored = {name: stored_names(self._reference, expert) for name, expert in self.experts.items()}
 
     @property
     def reference(self) -> Checkpoint:
         """The model that gives names, order, dtypes and integer buffers: the base, else the first expert."""
         return self._reference
 
+    @property
+    def models(self) -> tuple[Checkpoint, ...]:
+        """All checkpoints, the base first."""
+        return (*(() if self.base is None else (self.base,)), *self.experts.values())
+
     def group(self, name: str) -> TensorGroup:
         """The tensors called `name`, read now."""
         base = None if self.base is None else self.base[name]
-        experts = tuple(expert[name] for expert in self.experts.values())
+        experts = tuple(self.expert_tensor(expert, name) for expert in self.experts)
         return TensorGroup(name, base, experts, tuple(self.experts), self.seed)
 
+    def expert_tensor(self, expert: str, name: str) -> Tensor:
+        """One expert's tensor called `name`, read now."""
+        return self.experts[expert][self._stored[expert].get(name, name)]
 
-def alignment_faults(base: Checkpoint | None, experts: Mapping[str, Checkpoint]) -> list[Fault]:
-    """Names and shapes that differ between the reference and each other model, one fault per model and kind."""
-    models = dict(experts) if base is None else {"base": base, **experts}
-    (reference_name, reference), *others = models.items()
-    faults = []
-    for name, model in others:
-        lost = [tensor for tensor in reference if tensor not in model]
-        extra = [tensor for tensor in model if tensor not in reference]
-        unequal = [
-            f"{tensor} is {reference.spec(tensor).shape} in '{reference_name}' and {model.spec(tensor).shape} here"
-            for tensor in reference
-            if tensor in model and model.spec(tensor).shape != reference.spec(tensor).shape
-        ]
-        where, total = f"model '{name}'", len(reference)
-        if lost:
-            faults.append(Fault(where, f"lacks {len(lost)} of {total} tensors of '{reference_name}': {listed(lost)}"))
-        if extra:
-            faults.append(Fault(where, f"has {len(extra)} tensors that '{reference_name}' lacks: {listed(extra)}"))
-        if unequal:
-            what = f"{len(unequal)} of {total} tensors differ in shape: {listed(unequal)}"
-            faults.append(Fault(where, what, do="Merge only models of one architecture."))
-    return faults
+    def prefetch(self, name: str) -> None:
+        """Say that the tensors called `name` are wanted soon."""
+        if self.base is not None:
+            self.base.prefetch(name)
+        for expert, checkpoint in self.experts.items():
+            checkpoint.prefetch(self._stored[expert].get(name, name))
+
+    def working_bytes(self, name: str) -> int:
+        """Memory that reading the tensors called `name` needs."""
+        own = 0 if self.base is None else self.base.working_bytes(name)
+        pairs = ((expert, self._stored[key].get(name, name)) for key, expert in self.experts.items())
+        return own + sum(expert.working_bytes(stored) for expert, stored in pairs)
+
+    def key(self) -> str | None:
+        """The models' keys and the seed, or None where one is unknown."""
+        keys = [checkpoint.key() for checkpoint in self.models]
+        return None if None in keys else f"{list(self.experts)}|{keys}|{self.base is None}|{self.seed}"
 
 
 class MergedCheckpoint(Checkpoint):
     """A merge as a checkpoint: a tensor is merged when it is read.
 
     Floating tensors go through the rule and are rounded once, to the reference's dtype; integer and boolean tensors
-    (counters, position ids) are copied from the reference.
+    (counters, position ids) are copied from the reference, and `notes` says where an expert has other values.
+
+    Args:
+        rule: what to do with one parameter; called from several threads.
+        pool: the models.
+        device: where the rule runs.
+
+    Raises:
+        MethodError: when a merged tensor is read that is not finite though it should be, or of another shape.
     """
 
-    def __init__(self, rule: Rule, pool: AlignedPool) -> None:
-        self.rule, self.pool = rule, pool
+    def __init__(self, rule: Rule, pool: AlignedPool, device: torch.device | str = "cpu") -> None:
+        self.rule, self.pool, self.device = rule, pool, torch.device(device)
+        self._notes: dict[str, str] = {}
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """What people should know, by tensor; complete once every tensor was read."""
+        return MappingProxyType(self._notes)
 
     def read(self, name: str) -> Tensor:
         """The merged tensor."""
-        dtype = self.pool.reference.spec(name).dtype
+        spec = self.spec(name)
+        pieces = self.pieces(name)
+        first = next(pieces)
+        if first.numel() == spec.numel:
+            return first.reshape(spec.shape)
+        merged = torch.empty(spec.numel, dtype=spec.dtype)
+        merged[: first.numel()] = first
+        start = first.numel()
+        for piece in pieces:
+            merged[start : start + piece.numel()] = piece
+            start += piece.numel()
+        return merged.reshape(spec.shape)
+
+    def pieces(self, name: str) -> Iterator[Tensor]:
+        """The merged tensor in flat runs, computed as they are asked for."""
+        dtype = self.spec(name).dtype
         if not dtype.is_floating_point:
-            return self.pool.reference[name].clone()
+            yield self._copied(name).reshape(-1)
+            return
         group = self.pool.group(name)
-        merged = _in_chunks(self.rule, group) if isinstance(self.rule, ElementwiseRule) else self.rule(group)
-        return merged.to(dtype)
+        for piece, merged in self._merged(group):
+            _check(piece, merged, dtype)
+            yield merged.to(dtype).cpu().reshape(-1)
 
     def spec(self, name: str) -> TensorSpec:
         """As in the reference model."""
         return self.pool.reference.spec(name)
+
+    def working_bytes(self, name: str) -> int:
+        """A few slices, or float32 copies of every expert, the base and the result."""
+        tensors, numel = len(self.pool.experts) + 2, self.spec(name).numel
+        if isinstance(self.rule, ElementwiseRule | ScannedRule):
+            numel = min(numel, 2 * CHUNK)
+        return 4 * numel * tensors + self.pool.working_bytes(name)
+
+    def prefetch(self, name: str) -> None:
+        """Say that a tensor is wanted soon."""
+        self.pool.prefetch(name)
 
     @property
     def tied(self) -> Mapping[str, str]:
@@ -110,41 +159,80 @@ class MergedCheckpoint(Checkpoint):
         """What was merged."""
         return f"a merge of {listed(list(self.pool.experts))}"
 
+    def key(self) -> str | None:
+        """The pool's key and the rule's, or None where one is unknown."""
+        pool, rule = self.pool.key(), rule_key(self.rule)
+        return None if pool is None or rule is None else f"{pool}|{rule}|{self.device.type}|{__version__}"
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.pool.reference
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.pool.reference)
 
     def __len__(self) -> int:
         return len(self.pool.reference)
 
+    def _merged(self, group: TensorGroup) -> Iterator[tuple[TensorGroup, Tensor]]:
+        """Runs of the inputs and what the rule makes of them."""
+        rule = self.rule
+        if self.device.type != "cpu":
+            moved = _moved(group, self.device)
+            yield moved, rule(moved)
+        elif isinstance(rule, ElementwiseRule | ScannedRule):
+            elementwise = rule.scan(group) if isinstance(rule, ScannedRule) else rule.function
+            for piece in group.slices():
+                yield piece, elementwise(piece)
+        else:
+            yield group, rule(group)
 
-def _in_chunks(rule: ElementwiseRule, group: TensorGroup) -> Tensor:
-    """The rule over flat slices that fit the cache; equal to the rule over whole tensors."""
-    reference = group.base if group.base is not None else group.experts[0]
-    if reference.numel() <= _CHUNK:
-        return rule(group)
-    base = None if group.base is None else group.base.reshape(-1)
-    experts = tuple(expert.reshape(-1) for expert in group.experts)
-    out: Tensor | None = None
-    for start in range(0, reference.numel(), _CHUNK):
-        piece = slice(start, start + _CHUNK)
-        merged = rule(
-            TensorGroup(
-                group.name,
-                None if base is None else base[piece],
-                tuple(expert[piece] for expert in experts),
-                group.expert_names,
-                group.seed,
-            )
+    def _copied(self, name: str) -> Tensor:
+        tensor = self.pool.reference[name].clone()
+        others = [e for e in self.pool.experts if not torch.equal(self.pool.expert_tensor(e, name), tensor)]
+        if others:
+            self._notes[name] = f"{tensor.dtype} tensor copied from the reference; {listed(others)} differ"
+        return tensor
+
+
+def rule_key(rule: Rule) -> str | None:
+    """What identifies a rule: its pickled state and the source of the modules that it is written in, or None."""
+    try:
+        state = pickle.dumps(rule)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
+    digest = hashlib.sha256(state)
+    owner = getattr(rule, "function", getattr(rule, "scan", rule))
+    owner = getattr(owner, "__self__", owner)
+    for kind in inspect.getmro(owner if isinstance(owner, type) else type(owner)):
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        if file is not None and kind.__module__ != "builtins":
+            with open(file, "rb") as source:
+                digest.update(source.read())
+    return digest.hexdigest()
+
+
+def _moved(group: TensorGroup, device: torch.device) -> TensorGroup:
+    base = None if group.base is None else group.base.to(device)
+    experts = tuple(expert.to(device) for expert in group.experts)
+    return TensorGroup(group.name, base, experts, group.expert_names, group.seed, group.start)
+
+
+def _check(group: TensorGroup, merged: Tensor, dtype: torch.dtype) -> None:
+    """Refuse what is not a merge: another size, or values that are not finite though the inputs are."""
+    where = f"tensor '{group.name}'"
+    if merged.numel() != group.numel:
+        found = f"the method made {tuple(merged.shape)} of {tuple(group.experts[0].shape)}"
+        raise MethodError(Fault(where, found, "the shape of the inputs"))
+    limit = torch.finfo(dtype).max
+    total = float(merged.sum())  # one cheap pass; a sum that is not finite is looked into
+    if math.isfinite(total) and (limit > 1e30 or float(merged.abs().amax() if merged.numel() else 0) <= limit):
+        return
+    inputs = {"base": group.base} if group.base is not None else {}
+    inputs |= dict(zip(group.expert_names, group.experts, strict=False))
+    broken = [name for name, tensor in inputs.items() if tensor is not None and not bool(tensor.isfinite().all())]
+    infinite = bool(merged.isinf().any()) or bool((merged.abs() > limit).any())
+    if bool(merged.isnan().any()) or (infinite and not broken):
+        found = f"the merge is not finite in {dtype}" + (f"; {listed(broken)} has such values" if broken else "")
+        raise MethodError(
+            Fault(where, found, "finite numbers", "Leave that model out, or change the method's weights.")
         )
-        if out is None:
-            out = torch.empty(reference.numel(), dtype=merged.dtype)
-        out[piece] = merged
-    assert out is not None
-    return out.reshape(reference.shape)
-
-
-def stream(checkpoint: Checkpoint, sink: Sink, *, rank: int = 0, world: int = 1) -> None:
-    """Write a checkpoint's tensors to a sink: the only loop over tensors. Ranks take disjoint names."""
-    for index, name in enumerate(checkpoint):
-        if index % world == rank:
-            sink.write(name, checkpoint.read(name))

@@ -89,6 +89,10 @@ class FileCheckpoint(Checkpoint):
         """None: the file is mapped."""
         return 0
 
+    def prefetch(self, name: str) -> None:
+        """Ask the operating system to read the tensor in the background."""
+        self._home[name].prefetch(name)
+
     def key(self) -> str | None:
         """The paths, sizes and times of the files."""
         return str(stamp(file.path for file in self._files))

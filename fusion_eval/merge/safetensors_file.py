@@ -72,6 +72,14 @@ class SafetensorsFile:
             raw = raw.clone()  # the format does not promise alignment
         return raw.view(entry.spec.dtype).reshape(entry.spec.shape)
 
+    def prefetch(self, name: str) -> None:
+        """Ask the operating system, where it can, to read a tensor in the background."""
+        if hasattr(os, "posix_fadvise"):
+            entry = self.entries[name]
+            descriptor = os.open(self.path, os.O_RDONLY)
+            os.posix_fadvise(descriptor, entry.begin, entry.end - entry.begin, os.POSIX_FADV_WILLNEED)
+            os.close(descriptor)
+
     def _mapped(self) -> Tensor:
         with self._lock:
             if self._bytes is None:

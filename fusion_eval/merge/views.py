@@ -39,6 +39,10 @@ class View(Checkpoint):
         """The viewed checkpoint's source and the step."""
         return f"{self._inner.source} ({self._step})"
 
+    def prefetch(self, name: str) -> None:
+        """Passed on."""
+        self._inner.prefetch(name)
+
     def key(self) -> str | None:
         """The viewed checkpoint's key and the step."""
         inner = self._inner.key()
@@ -127,6 +131,11 @@ class Composed(Checkpoint):
         """What the part needs."""
         part = self._parts[name]
         return part.checkpoint.working_bytes(part.name)
+
+    def prefetch(self, name: str) -> None:
+        """Passed on."""
+        part = self._parts[name]
+        part.checkpoint.prefetch(part.name)
 
     def key(self) -> str | None:
         """The keys of the checkpoints and the name of each part."""

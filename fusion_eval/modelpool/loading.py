@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fusion_eval.errors import AlignmentError, Fault, did_you_mean, listed
 from fusion_eval.merge.checkpoint import Checkpoint, StateDictCheckpoint
-from fusion_eval.merge.engine import stream
+from fusion_eval.merge.loop import stream
 from fusion_eval.merge.views import subset
 
 

@@ -1,0 +1,153 @@
+"""The one loop over tensors: several threads read, compute and write, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+
+from fusion_eval.merge.checkpoint import Checkpoint
+
+_BATCH_BYTES: Final = 4 << 20  # small tensors are handed to a thread together, up to this size
+_BATCH_NAMES: Final = 64
+_SPARE_BYTES: Final = 128 << 20  # memory for other tensors beside the neediest one
+
+
+class Sink(Protocol):
+    """Where merged tensors go. `write` is called from several threads."""
+
+    def write(self, name: str, tensor: Tensor, start: int = 0) -> None:
+        """Take a run of the tensor's elements, in its final dtype, that begins at element `start`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """How the loop runs; its results do not depend on it.
+
+    Args:
+        threads: how many tensors are worked on at a time; 0 means one per processor.
+        progress: whether to show a bar with bytes per second on the error stream.
+    """
+
+    threads: int = 0
+    progress: bool = False
+
+
+def stream(checkpoint: Checkpoint, sink: Sink, *, rank: int = 0, world: int = 1, loop: Loop | None = None) -> None:
+    """Write a checkpoint's tensors to a sink: the only loop over tensors. Ranks take disjoint names.
+
+    Tensors are worked on side by side, each on one thread of torch, so the bits do not depend on the number of threads.
+    The memory that tensors in work may need together is bounded by the neediest one and a little more. While a tensor
+    is computed, the operating system is asked to read the next ones.
+    """
+    loop = loop or Loop()
+    batches = _batches(checkpoint, list(checkpoint)[rank::world])
+    needs = [max(map(checkpoint.working_bytes, batch)) for batch in batches]
+    gate = _Gate(max(needs, default=0) + _SPARE_BYTES)
+    threads = min(loop.threads or _processors(), max(1, len(batches)))
+    stopped = threading.Event()
+
+    def work(batch: Sequence[str], need: int) -> int:
+        with gate.room(need), torch.no_grad():
+            for name in batch:
+                start = 0
+                for piece in checkpoint.pieces(name):
+                    if stopped.is_set():
+                        return 0
+                    sink.write(name, piece, start)
+                    start += piece.numel()
+        return sum(checkpoint.spec(name).nbytes for name in batch)
+
+    with _one_torch_thread(), _bar(loop.progress, checkpoint, batches) as advance:
+        pool = ThreadPoolExecutor(threads, "merge", initializer=torch.set_num_threads, initargs=(1,))
+        try:
+            running: set[Future[int]] = set()
+            for batch, need in zip(batches, needs, strict=True):
+                if len(running) >= threads + 2:
+                    running = _reap(running, advance)
+                for name in batch:
+                    checkpoint.prefetch(name)
+                running.add(pool.submit(work, batch, need))
+            while running:
+                running = _reap(running, advance)
+        finally:
+            stopped.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _processors() -> int:
+    """How many processors this process may use; not every system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _batches(checkpoint: Checkpoint, names: Sequence[str]) -> list[list[str]]:
+    """The names in order, small tensors together; tensors that would keep one thread busy at the end come first."""
+    sizes = {name: checkpoint.spec(name).nbytes for name in names}
+    large = sum(sizes.values()) // 16
+    batches: list[list[str]] = []
+    filled = _BATCH_BYTES
+    for name in sorted(names, key=lambda name: sizes[name] < max(large, _BATCH_BYTES)):
+        if filled + sizes[name] > _BATCH_BYTES or len(batches[-1]) >= _BATCH_NAMES:
+            batches.append([])
+            filled = 0
+        batches[-1].append(name)
+        filled += sizes[name]
+    return batches
+
+
+def _reap(running: set[Future[int]], advance: Callable[[int], object]) -> set[Future[int]]:
+    """The futures that still run, after at least one has ended; raises what a thread has raised."""
+    done, rest = wait(running, return_when=FIRST_COMPLETED)
+    for future in done:
+        advance(future.result())
+    return rest
+
+
+class _Gate:
+    """Bounds the memory of what runs side by side; a need above the limit runs alone. First come, first served."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._used = limit, 0
+        self._turn, self._freed = threading.Lock(), threading.Condition()
+
+    @contextmanager
+    def room(self, need: int) -> Iterator[None]:
+        """Hold `need` bytes."""
+        with self._turn, self._freed:
+            self._freed.wait_for(lambda: self._used == 0 or self._used + need <= self._limit)
+            self._used += need
+        try:
+            yield
+        finally:
+            with self._freed:
+                self._used -= need
+                self._freed.notify()
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Undo what `torch.set_num_threads` in a worker does to the process."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _bar(shown: bool, checkpoint: Checkpoint, batches: Sequence[Sequence[str]]) -> Iterator[Callable[[int], object]]:
+    if not shown:
+        yield lambda done: None
+        return
+    from tqdm import tqdm
+
+    total = sum(checkpoint.spec(name).nbytes for batch in batches for name in batch)
+    with tqdm(total=total, desc="merge", unit="B", unit_scale=True, leave=False) as bar:
+        yield bar.update
