@@ -191,8 +191,9 @@ def test_three_ranks_write_what_one_writes(
     root, state = tmp_path_factory.mktemp("ranks"), small_state()
     one = save_checkpoint(Keyed(state), root / "one", shard_bytes=shard_bytes)
     finished: list[Path] = []
+    owners = set(range(min(3, len(list(one.glob("*.safetensors"))))))
     for count, rank in enumerate(order):
-        assert (root / "three").exists() == (count == 3)
+        assert (root / "three").exists() == (owners <= set(order[:count]))
         save_checkpoint(
             Keyed(state), root / "three", shard_bytes=shard_bytes, rank=rank, world=3, finish=finished.append
         )
