@@ -52,7 +52,11 @@ def main() -> None:
         _start(sys.argv[1:])
     except KeyboardInterrupt:
         sys.exit("fusion_eval: interrupted")
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except Exception as error:
+        _summarise_what_there_is()
         told = _told(error)
         if told is None or wanted == "1":
             raise
@@ -61,6 +65,15 @@ def main() -> None:
         os.environ[_FULL_ERROR] = wanted
     if unfinished := _unfinished_jobs():
         sys.exit(f"fusion_eval: {unfinished}")
+
+
+def _summarise_what_there_is() -> None:
+    """Summarise a sweep that an error ended; Hydra tells its callbacks only of sweeps without one."""
+    from fusion_eval.report.sweep import show_summary
+
+    for folder, _ in _sweeps:
+        if any(folder.glob(f"*/{STATUS}")):
+            show_summary(folder)
 
 
 def _start(argv: list[str]) -> None:

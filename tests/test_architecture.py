@@ -1,0 +1,111 @@
+"""Imports run one way (docs/architecture.md); Hydra and Lightning stay where they belong; files stay small."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "fusion_eval"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+GROUND = {"errors", "log"}
+COMPONENTS = {"build", "mixins"}
+ALLOWED = {
+    "errors": set(),
+    "log": set(),
+    "assets": set(),
+    "utils": set(),
+    "merge": set(),
+    "task": set(),
+    "stats": set(),
+    "sandbox": set(),
+    "report": set(),
+    "evaluation": {"task"},
+    "harness": {"evaluation", "stats"},
+    "method": {"merge"},
+    "modelpool": {"merge", "task", "assets", *COMPONENTS},
+    "taskpool": {"evaluation", "task", "harness", "sandbox", "stats", "report", "utils", "assets", *COMPONENTS},
+    "program": {"method", "modelpool", "taskpool", "report", "merge", "evaluation", "stats", "utils", *COMPONENTS},
+    "mixins": {"build"},
+    "binding": {"mixins"},
+    "build": {"binding", "mixins"},
+    "config_path": set(),
+    "compose": {"config_path"},
+    "cli": {"compose", "config_path", "build", "program", "report"},
+    "__main__": {"cli"},
+}
+EXCEPTIONS = {("merge/__init__.py", "program")}  # fusion_eval.merge(...) is both the package and the function
+HYDRA_MAY_BE_IN = {"cli.py", "config_path.py", "compose.py", "build.py", "mixins.py", "report/sweep.py"}
+WITHOUT_TORCH = ("__init__.py", "cli.py", "config_path.py", "compose.py", "build.py", "mixins.py", "report/", "log.py")
+
+
+def name_of(file: Path) -> str:
+    return file.relative_to(PACKAGE).as_posix()
+
+
+def imports(file: Path, *, at_import: bool = False) -> Iterator[str]:
+    """The modules that a file imports, but for annotations; `at_import` leaves out what functions import."""
+    waiting: list[ast.AST] = [ast.parse(file.read_text(encoding="utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            waiting.extend(node.orelse)
+            continue
+        if at_import and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "fusion_eval":
+            yield from (f"fusion_eval.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module)
+        waiting.extend(ast.iter_child_nodes(node))
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_imports_run_one_way(file: Path) -> None:
+    unit = file.relative_to(PACKAGE).with_suffix("").parts[0]
+    if unit == "__init__":
+        return  # it only names where public things live; test_import_cost holds that it loads none of them
+    ours = [module.split(".") for module in imports(file) if module.split(".")[0] == "fusion_eval"]
+    met = {parts[1] for parts in ours if len(parts) > 1} - {"__version__"}
+    met -= {other for name, other in EXCEPTIONS if name == name_of(file)}
+    assert met <= GROUND | ALLOWED[unit] | {unit}
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_hydra_lightning_and_torch_stay_where_they_belong(file: Path) -> None:
+    roots = {module.split(".")[0] for module in imports(file)}
+    if name_of(file) not in HYDRA_MAY_BE_IN:
+        assert not roots & {"hydra", "omegaconf"}
+    at_import = {module.split(".")[0] for module in imports(file, at_import=True)}
+    assert not at_import & {"lightning", "pytorch_lightning"}, "import Lightning inside functions: it takes seconds"
+    if name_of(file).startswith(WITHOUT_TORCH):
+        assert "torch" not in at_import
+
+
+def test_every_unit_is_in_the_table() -> None:
+    units = {file.relative_to(PACKAGE).with_suffix("").parts[0] for file in FILES}
+    assert units - {"__init__"} == set(ALLOWED)
+
+
+def test_the_table_has_no_cycle() -> None:
+    left = {unit: set(others) for unit, others in ALLOWED.items()}
+    left["mixins"] = set()  # from_yaml needs build, which needs to know what a component is: a lazy import
+    while left:
+        ends = [unit for unit, others in left.items() if not others & set(left)]
+        assert ends, f"a cycle among {sorted(left)}"
+        for unit in ends:
+            del left[unit]
+
+
+@pytest.mark.parametrize("file", FILES, ids=name_of)
+def test_files_and_functions_stay_small(file: Path) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 400
+    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    long = {n.name: n.end_lineno - n.lineno + 1 for n in functions if n.end_lineno and n.end_lineno - n.lineno >= 55}
+    assert not long
