@@ -13,6 +13,8 @@ from torch import nn
 from fusion_eval.merge.checkpoint import Checkpoint, TensorSpec
 from fusion_eval.merge.views import Composed, Part
 
+Rename = Callable[[str], str]
+
 
 @dataclass(frozen=True, slots=True)
 class NameMatch:
@@ -27,9 +29,7 @@ class NameMatch:
     left_out: tuple[str, ...] = ()
 
 
-def match_names(
-    wanted: Mapping[str, TensorSpec], checkpoint: Checkpoint, rename: Callable[[str], str] | None = None
-) -> NameMatch:
+def match_names(wanted: Mapping[str, TensorSpec], checkpoint: Checkpoint, rename: Rename | None = None) -> NameMatch:
     """The file's names of the model's weights.
 
     A name is looked for as it is, as `rename` turns the file's names, and with the one prefix taken off or put on that
@@ -43,7 +43,7 @@ def match_names(
     """
     names = [*checkpoint, *checkpoint.tied]
     direct = {name: name for name in names if name in wanted}
-    if rename is not None:
+    if rename is not None and len(direct) < len(names):
         for name in names:
             new = rename(name)
             if new in wanted and new not in direct:
@@ -59,14 +59,15 @@ def match_names(
     return NameMatch(MappingProxyType(stored), tuple(name for name in checkpoint if name not in used))
 
 
-def under_model_names(checkpoint: Checkpoint, match: NameMatch) -> Checkpoint:
-    """The checkpoint with the model's names, less what the model has no place for."""
+def under_model_names(checkpoint: Checkpoint, match: NameMatch, *, keep_rest: bool = False) -> Checkpoint:
+    """The checkpoint with the model's names; what the model has no place for is left out, or kept as it is called."""
     if not match.left_out and all(new == old for new, old in match.stored.items()):
         return checkpoint
     parts: dict[str, Part] = {}
     tied: dict[str, str] = {}
     owner: dict[str, str] = {}
-    for new, old in match.stored.items():
+    rest = {name: name for name in match.left_out} if keep_rest else {}
+    for new, old in {**match.stored, **rest}.items():
         kept = checkpoint.tied.get(old, old)
         if kept in owner:
             tied[new] = owner[kept]
@@ -85,7 +86,7 @@ def under_file_names(checkpoint: Checkpoint, match: NameMatch) -> Checkpoint:
     return Composed(parts, checkpoint.source, tied)
 
 
-def transformers_renaming(model: nn.Module) -> Callable[[str], str] | None:
+def transformers_renaming(model: nn.Module) -> Rename | None:
     """The installed transformers' own rule from a file's names to the model's, or None where it has none.
 
     Only renaming is taken over: a model whose weights are also fused or split at loading keeps its file's names.

@@ -67,6 +67,10 @@ class SourcePool(BaseModelPool):
         """The experts' names, in order."""
         return tuple(self._experts)
 
+    def where(self, name: str) -> str:
+        """The config key of a model."""
+        return f"modelpool.{BASE}" if name == self.base_name else f"modelpool.experts.{name}"
+
     @abstractmethod
     def open_source(self, source: Any, name: str) -> Checkpoint:
         """The lazy weights of the model `name` at a source, which is not None."""
@@ -75,13 +79,12 @@ class SourcePool(BaseModelPool):
         """The lazy weights of a model, less its own head; faults say which model it is."""
         known = self._opened_now.get(name)
         if known is None:
-            where = f"modelpool.{BASE}" if name == self.base_name else f"modelpool.experts.{name}"
             try:
                 known = self.open_source(self._base if name == self.base_name else self._experts[name], name)
                 if self._head_module is not None:
                     known = filtered(known, exclude=(f"^{self._head_module}\\.",))
             except FusionEvalError as error:
-                raise type(error)(*(_located(fault, where) for fault in error.faults)) from error
+                raise type(error)(*(located(fault, self.where(name)) for fault in error.faults)) from error
             self._opened_now[name] = known
         return known
 
@@ -95,7 +98,7 @@ class SourcePool(BaseModelPool):
             except FusionEvalError as error:
                 found.extend(error.faults)
         if found:
-            return found
+            return list(dict.fromkeys(found))  # what is wrong with the pool itself is said once
         reference = next(iter(opened.values()))
         base = None if self.base_name is None else opened.pop(self.base_name)
         found = [*alignment_faults(base, opened), *dtype_faults(base, opened)]
@@ -138,7 +141,10 @@ class SourcePool(BaseModelPool):
             return list(error.faults)
 
 
-def _located(fault: Fault, where: str) -> Fault:
+def located(fault: Fault, where: str) -> Fault:
+    """The fault of a file or object as one of the config key `where`."""
+    if fault.where.startswith("modelpool."):
+        return fault
     return replace(fault, where=f"{where} ({fault.where})" if fault.where else where)
 
 

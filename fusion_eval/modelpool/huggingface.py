@@ -1,0 +1,169 @@
+"""Pools of Hugging Face models: lazy weights from folders or the hub, models by any Auto class, saving that loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from fusion_eval.errors import CheckpointError, Fault, FusionEvalError, listed
+from fusion_eval.merge.checkpoint import Checkpoint, StateDictCheckpoint, TensorSpec
+from fusion_eval.merge.files import open_checkpoint
+from fusion_eval.merge.sinks import save_checkpoint
+from fusion_eval.merge.views import without_prefix
+from fusion_eval.modelpool.loading import load_into
+from fusion_eval.modelpool.model_source import ModelSource, model_source
+from fusion_eval.modelpool.names import (
+    NameMatch,
+    Rename,
+    match_names,
+    transformers_renaming,
+    under_file_names,
+    under_model_names,
+)
+from fusion_eval.modelpool.saving import write_description
+from fusion_eval.modelpool.skeletons import described, named_dtype, without_head
+from fusion_eval.modelpool.source_pool import SourcePool, located
+from fusion_eval.modelpool.transformers_model import generation_config, model_class, model_config, weightless_model
+from fusion_eval.task.heads import LinearHead
+
+
+class TransformersPool(SourcePool):
+    """Models of one transformers class.
+
+    Weights are read from the files when they are asked for, under the names that the installed transformers gives
+    them; no model is built for a merge.
+    """
+
+    def __init__(
+        self,
+        base: Any = None,
+        experts: Any = None,
+        *,
+        auto_class: str = "AutoModel",
+        config: Mapping[str, Any] | None = None,
+        dtype: str | torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(base, experts, **kwargs)
+        self._auto_class, self._overrides = auto_class, dict(config or {})
+        self._dtype = named_dtype(dtype)
+        self._naming: tuple[dict[str, TensorSpec], Rename | None] | None = None
+        self._left_out: dict[str, tuple[str, ...]] = {}
+
+    def source(self, name: str) -> ModelSource:
+        """Where a model of the pool is."""
+        base = None if self._base is None else model_source(self._base)
+        if name == self.base_name and base is not None:
+            return base
+        return model_source(self._experts[name], base)
+
+    def open_source(self, source: Any, name: str) -> Checkpoint:
+        """The lazy weights in a model's folder, with its adapter added."""
+        place = self.source(name)
+        raw = open_checkpoint(place.folder())
+        match = self._match(raw)
+        if not match.stored:
+            found = f"none of its {len(raw)} tensors is a weight of {self._auto_class}: {listed(list(raw))}"
+            raise CheckpointError(Fault(raw.source, found, do="Choose the auto_class that the weights were made for."))
+        self._left_out[name] = match.left_out
+        named = under_model_names(raw, match)
+        adapter = place.adapter_folder()
+        return named if adapter is None else _with_adapter(named, adapter)
+
+    def skeleton(self) -> nn.Module:
+        """The model that the reference's config describes, without weights."""
+        model = self._architecture(self._reference())
+        if self._head_module is not None:
+            without_head(model, self._head_module)
+        return model
+
+    def build(self, checkpoint: Mapping[str, Tensor]) -> nn.Module:
+        """A model with these weights, which may have the files' names or the model's."""
+        weights = checkpoint if isinstance(checkpoint, Checkpoint) else StateDictCheckpoint(checkpoint)
+        return load_into(self.skeleton(), under_model_names(weights, self._match(weights), keep_rest=True))
+
+    def expert_head(self, task: str, path: str) -> nn.Module:
+        """The expert's submodule at `path`, built from the expert's own config."""
+        place = self.source(task)
+        head = without_head(self._architecture(place), path)
+        opened = self.open_source(self._experts[task], task)
+        tensors = dict(without_prefix(opened, f"{path}."))
+        if isinstance(head, nn.Linear):
+            return LinearHead(tensors["weight"], tensors.get("bias"), task)
+        return load_into(head, tensors)
+
+    def notes(self) -> list[str]:
+        """Experts that do not descend from the base, and tensors that the models have no place for."""
+        found = super().notes()
+        for name in self.expert_names:
+            rest = self._left_out.get(name, ())
+            if rest and self._head_module is None:
+                what = f"{len(rest)} tensors are no part of {self._auto_class} and are left out: {listed(rest)}"
+                found.append(f"model '{name}': {what}")
+        return found
+
+    def save(self, checkpoint: Checkpoint, folder: Path, **details: Any) -> None:
+        """Write a folder that `from_pretrained` loads: weights, configs, tokenizer, processor and a model card.
+
+        Args:
+            checkpoint: the merge.
+            folder: the target, which appears whole or not at all.
+            **details: keywords of `save_checkpoint`.
+        """
+        place = self._reference()
+        origin = place.folder()
+        stored = under_file_names(checkpoint, self._match(open_checkpoint(origin)))
+        model = self.skeleton()
+        sources = {name: self.source(name).path for name in self.names}
+
+        def finish(partial: Path) -> None:
+            write_description(partial, origin, model, sources, checkpoint.source)
+
+        save_checkpoint(stored, folder, **{"finish": finish, **details})
+
+    def _match(self, checkpoint: Checkpoint) -> NameMatch:
+        if self._naming is None:
+            name = self.names[0]
+            try:
+                model = self._architecture(self.source(name))
+            except FusionEvalError as error:
+                raise type(error)(*(located(fault, self.where(name)) for fault in error.faults)) from error
+            self._naming = described(model), transformers_renaming(model)
+        specs, rename = self._naming
+        return match_names(specs, checkpoint, rename)
+
+    def _reference(self) -> ModelSource:
+        """The model whose config counts: the base, else the first expert."""
+        return self.source(self.names[0])
+
+    def _architecture(self, place: ModelSource) -> nn.Module:
+        cls = model_class(self._auto_class)
+        folder = place.folder(weights=False)
+        model = weightless_model(cls, model_config(cls, folder, self._overrides), self._dtype)
+        generation_config(model, folder)
+        return model
+
+
+@final
+class HuggingFacePool(TransformersPool):
+    """Hugging Face models: `base` and `experts` are folders, hub ids, or mappings.
+
+    Args:
+        base: a folder or hub id; `{path: owner/model, revision: <commit>}` pins one; None for a pool without base.
+        experts: the same by name; `{adapter: owner/lora}` is the base with a LoRA adapter.
+        auto_class: the class that runs the weights: AutoModelForCausalLM, AutoModelForSequenceClassification,
+            CLIPVisionModel, ... or any other class of transformers.
+        config: entries of the config to override, such as `{num_labels: 3}`.
+        dtype: the dtype in which models run; by default the config's.
+        **kwargs: `models`, `heads`, `head_module`, see `SourcePool`.
+    """
+
+
+def _with_adapter(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
+    from fusion_eval.merge.lora import with_adapter
+
+    return with_adapter(checkpoint, folder)
