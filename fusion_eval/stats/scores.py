@@ -1,0 +1,171 @@
+"""What methods scored on one metric: values per run and, where they exist, per-item scores or item-weight functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias, final
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fusion_eval.errors import Fault, FusionEvalError, StatisticsError, listed
+from fusion_eval.stats.arrays import Floats, as_floats
+from fusion_eval.stats.item_metric import ItemMetric
+
+MetricRuns: TypeAlias = ItemMetric | Sequence[ItemMetric]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Scores of several methods on one metric; make them with `from_items`, `from_metrics` or `from_values`.
+
+    Args:
+        metric: the metric's name.
+        methods: the methods' names.
+        values: the metric of every run, shape (methods, runs).
+        items: per-item scores whose mean is the metric, shape (methods, runs, items), or None.
+        functions: the metric as a function of item weights, per method and run, or None.
+        higher_is_better: the metric's direction.
+        seeds: the name of every run.
+    """
+
+    metric: str
+    methods: tuple[str, ...]
+    values: Floats
+    items: Floats | None = None
+    functions: tuple[tuple[ItemMetric, ...], ...] | None = None
+    higher_is_better: bool = True
+    seeds: tuple[int, ...] = ()
+
+    @property
+    def n_runs(self) -> int:
+        """Runs (seeds) of every method."""
+        return int(self.values.shape[1])
+
+    @property
+    def n_items(self) -> int:
+        """Items that every method was scored on; 0 where only the runs' values are known."""
+        if self.items is not None:
+            return int(self.items.shape[2])
+        return self.functions[0][0].n_items if self.functions else 0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the metrics themselves warn about, such as absent classes."""
+        every = (note for runs in self.functions or () for metric in runs for note in metric.notes)
+        return tuple(dict.fromkeys(every))
+
+    def without_functions(self) -> Scores:
+        """The same scores as plain arrays."""
+        return replace(self, functions=None)
+
+    @classmethod
+    def from_items(cls, metric: str, scores: Mapping[str, ArrayLike], *, higher_is_better: bool = True) -> Scores:
+        """Per-item scores: one dimension for one run, (runs, items) for several."""
+        _check_names(metric, list(scores))
+        arrays = _gathered(
+            {name: (lambda n=name, v=value: _runs_of_items(metric, n, v)) for name, value in scores.items()}
+        )
+        _check_equal(metric, {name: array.shape[1] for name, array in arrays.items()}, "items", _SAME_ITEMS)
+        _check_equal(metric, {name: array.shape[0] for name, array in arrays.items()}, "runs", _SAME_RUNS)
+        items = np.stack(list(arrays.values()))
+        return cls(metric, tuple(arrays), items.mean(axis=2), items, None, higher_is_better, _seeds(items.shape[1]))
+
+    @classmethod
+    def from_values(cls, metric: str, scores: Mapping[str, ArrayLike], *, higher_is_better: bool = True) -> Scores:
+        """One value per run of every method, where no per-item scores exist."""
+        _check_names(metric, list(scores))
+        arrays = _gathered(
+            {name: (lambda n=name, v=value: _run_values(metric, n, v)) for name, value in scores.items()}
+        )
+        _check_equal(metric, {name: len(array) for name, array in arrays.items()}, "runs", _SAME_RUNS)
+        values = np.stack(list(arrays.values()))
+        return cls(metric, tuple(arrays), values, None, None, higher_is_better, _seeds(values.shape[1]))
+
+    @classmethod
+    def from_metrics(cls, metric: str, scores: Mapping[str, MetricRuns]) -> Scores:
+        """Metrics that are no mean (F1, AUROC, mIoU, ECE), given as functions of item weights, one per run."""
+        _check_names(metric, list(scores))
+        runs = {name: (value,) if isinstance(value, ItemMetric) else tuple(value) for name, value in scores.items()}
+        _check_equal(metric, {name: len(value) for name, value in runs.items()}, "runs", _SAME_RUNS)
+        counts = {f"{name}, run {i}": run.n_items for name, value in runs.items() for i, run in enumerate(value)}
+        _check_equal(metric, counts, "items", _SAME_ITEMS)
+        functions = tuple(runs.values())
+        values = np.array([[run.value for run in value] for value in functions])
+        direction = functions[0][0].higher_is_better
+        return cls(metric, tuple(runs), values, None, functions, direction, _seeds(values.shape[1]))
+
+
+_SAME_ITEMS = "Score every method on the same items, in the same order: the comparison is paired."
+_SAME_RUNS = "Give every method the same seeds, or compare one run of each."
+
+
+def _seeds(runs: int) -> tuple[int, ...]:
+    return tuple(range(runs))
+
+
+def _check_names(metric: str, names: Sequence[object]) -> None:
+    faults = []
+    if not isinstance(metric, str) or not metric:
+        faults.append(Fault("metric_name", repr(metric), "a name"))
+    if len(names) < 2:
+        faults.append(Fault(str(metric), f"{len(names)} methods", "at least two methods to compare"))
+    wrong = [repr(name) for name in names if not isinstance(name, str) or not name.strip()]
+    if wrong:
+        faults.append(Fault(str(metric), f"method names {listed(wrong)}", "non-empty text", "Use str(name)."))
+    if faults:
+        raise StatisticsError(*faults)
+
+
+def _gathered(makers: Mapping[str, object]) -> dict[str, Floats]:
+    """Every method's array, or all faults in one error."""
+    arrays: dict[str, Floats] = {}
+    faults: list[Fault] = []
+    for name, make in makers.items():
+        try:
+            arrays[name] = make()  # type: ignore[operator]
+        except FusionEvalError as error:
+            faults.extend(error.faults)
+    if faults:
+        raise StatisticsError(*faults)
+    return arrays
+
+
+def _runs_of_items(metric: str, name: str, values: ArrayLike) -> Floats:
+    where = f"{metric}, method '{name}'"
+    array = as_floats(where, values)
+    if array.ndim == 1:
+        return array[np.newaxis]
+    if array.ndim != 2:
+        raise StatisticsError(Fault(where, f"an array of shape {array.shape}", "(items,) or (runs, items)"))
+    if array.shape[1] == 1 and array.shape[0] > 1:
+        do = (
+            f"Pass one dimension for {array.shape[0]} items of one run, or Scores.from_values for values of whole runs."
+        )
+        raise StatisticsError(
+            Fault(where, f"shape {array.shape}: {array.shape[0]} runs of one item", "several items", do)
+        )
+    return array
+
+
+def _run_values(metric: str, name: str, values: ArrayLike) -> Floats:
+    where = f"{metric}, method '{name}'"
+    array = as_floats(where, values)
+    if array.ndim > 1:
+        raise StatisticsError(Fault(where, f"an array of shape {array.shape}", "one value per run"))
+    return np.atleast_1d(array)
+
+
+def _check_equal(metric: str, counts: Mapping[str, int], noun: str, do: str) -> None:
+    if len(set(counts.values())) > 1:
+        first: dict[int, str] = {}
+        for name, count in counts.items():
+            first.setdefault(count, name)
+        found = ", ".join(f"'{name}' has {count}" for count, name in first.items())
+        raise StatisticsError(
+            Fault(metric, f"unequal numbers of {noun}: {found}", f"as many {noun} in every method", do)
+        )
+    if 0 in counts.values():
+        raise StatisticsError(Fault(metric, f"no {noun}", f"at least one of the {noun}"))
