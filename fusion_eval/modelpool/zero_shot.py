@@ -1,0 +1,175 @@
+"""Zero-shot heads: a CLIP's text embeddings of class names, made once and kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from fusion_eval.errors import CheckpointError, Fault, FusionEvalError
+from fusion_eval.log import get_rankzero_logger
+from fusion_eval.merge.checkpoint import Checkpoint
+from fusion_eval.merge.files import open_checkpoint
+from fusion_eval.modelpool.clip_classnames import ClassPrompts, class_prompts
+from fusion_eval.modelpool.hub import model_folder
+from fusion_eval.modelpool.loading import load_into
+from fusion_eval.modelpool.names import match_names, transformers_renaming, under_model_names
+from fusion_eval.modelpool.skeletons import described
+from fusion_eval.modelpool.transformers_model import model_class, model_config, weightless_model
+from fusion_eval.task.heads import ZeroShotHead
+
+log = get_rankzero_logger(__name__)
+
+CACHE_VARIABLE: Final = "FUSION_EVAL_CACHE"
+_BATCH: Final = 256
+_TOKENIZER_FILES: Final = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json")
+
+
+class ZeroShotHeads:
+    """Heads by task from a CLIP's text tower: for each class the mean of its prompts' unit embeddings.
+
+    The embeddings are kept in a folder under a key of the weights, the tokenizer, the names and the prompts.
+
+    Args:
+        model: folder or hub id of a whole CLIP.
+        revision: its commit, tag or branch.
+        classes: class names by task, for data sets that are not among the twenty.
+        templates: prompts by task.
+        projected: the model's output is in the shared space already (a vision tower with projection).
+        cache: the folder; by default `$FUSION_EVAL_CACHE` or the user's cache folder; False keeps nothing.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        revision: str | None = None,
+        *,
+        classes: Mapping[str, Sequence[str]] | None = None,
+        templates: Mapping[str, Sequence[str]] | None = None,
+        projected: bool = False,
+        cache: str | Path | bool | None = None,
+    ) -> None:
+        self._model, self._revision, self._projected = model, revision, projected
+        self._classes, self._templates = dict(classes or {}), dict(templates or {})
+        self._cache = None if cache is False else Path(cache) if isinstance(cache, str | Path) else default_cache()
+        self._made: dict[str, ZeroShotHead] = {}
+        self._key: str | None = None
+
+    def faults(self, tasks: Sequence[str]) -> list[Fault]:
+        """Tasks without class names."""
+        found: list[Fault] = []
+        for task in tasks:
+            try:
+                self.prompts(task)
+            except FusionEvalError as error:
+                found.extend(error.faults)
+        return found
+
+    def prompts(self, task: str) -> ClassPrompts:
+        """Names and prompts of a task."""
+        return class_prompts(task, self._classes, self._templates)
+
+    def head(self, task: str) -> nn.Module:
+        """The head of a task, made once.
+
+        Raises:
+            ConfigError: no class names are known for the task.
+            CheckpointError: the model is no CLIP, or cannot be read.
+        """
+        if task not in self._made:
+            raw = self._weights()
+            projection = None if self._projected else raw["visual_projection.weight"]
+            scale = float(raw["logit_scale"].float().exp())
+            self._made[task] = ZeroShotHead(self._texts(self.prompts(task), raw), scale, projection, task)
+        return self._made[task]
+
+    def _weights(self) -> Checkpoint:
+        raw = open_checkpoint(self._folder())
+        lost = [name for name in ("visual_projection.weight", "logit_scale") if name not in raw]
+        if lost:
+            expected = "a whole CLIP, with text tower, projections and logit scale"
+            raise CheckpointError(Fault(raw.source, f"no {' and no '.join(lost)}", expected))
+        return raw
+
+    def _folder(self) -> Path:
+        return model_folder(self._model, self._revision)
+
+    def _texts(self, prompts: ClassPrompts, raw: Checkpoint) -> Tensor:
+        """The embeddings (classes, dim), from the cache or made now."""
+        if self._cache is None:
+            return self._embed(prompts, raw)
+        file = self._cache / "zero_shot" / f"{self._digest(prompts, raw)}.safetensors"
+        if file.is_file():
+            return load_file(file)["texts"]
+        texts = self._embed(prompts, raw)
+        _keep(texts, file)
+        return texts
+
+    def _digest(self, prompts: ClassPrompts, raw: Checkpoint) -> str:
+        if self._key is None:
+            tokenizer = [(self._folder() / name) for name in _TOKENIZER_FILES]
+            texts = [hashlib.sha256(file.read_bytes()).hexdigest() for file in tokenizer if file.is_file()]
+            self._key = json.dumps([raw.key() or raw.fingerprint(), texts])
+        content = json.dumps([1, self._key, prompts.classes, prompts.templates])
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def _embed(self, prompts: ClassPrompts, raw: Checkpoint) -> Tensor:
+        """Per class the normalised mean of its prompts' normalised embeddings."""
+        tower, tokenizer = self._text_tower(raw), self._tokenizer()
+        texts = [text for index in range(len(prompts.classes)) for text in prompts.texts(index)]
+        parts = []
+        with torch.inference_mode():
+            for chunk in _chunks(texts):
+                tokens = tokenizer(chunk, padding=True, truncation=True, return_tensors="pt")
+                parts.append(F.normalize(tower(**tokens).text_embeds.float(), dim=-1))
+        means = torch.cat(parts).reshape(len(prompts.classes), len(prompts.templates), -1).mean(1)
+        return F.normalize(means, dim=-1).clone()
+
+    def _text_tower(self, raw: Checkpoint) -> nn.Module:
+        cls = model_class("CLIPTextModelWithProjection", f"the zero-shot heads of '{self._model}'")
+        tower = weightless_model(cls, model_config(cls, self._folder()), torch.float32)
+        match = match_names(described(tower), raw, transformers_renaming(tower))
+        return load_into(tower, under_model_names(raw, match))
+
+    def _tokenizer(self) -> Any:
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(self._folder())
+        except (OSError, ValueError) as error:
+            first = str(error).strip().splitlines()[0]
+            raise CheckpointError(
+                Fault(str(self._folder()), f"no tokenizer ({first})", "the CLIP's tokenizer")
+            ) from error
+
+
+def default_cache() -> Path:
+    """`$FUSION_EVAL_CACHE`, or the user's cache folder."""
+    named = os.environ.get(CACHE_VARIABLE)
+    if named:
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fusion_eval"
+
+
+def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
+    for start in range(0, len(texts), _BATCH):
+        yield list(texts[start : start + _BATCH])
+
+
+def _keep(texts: Tensor, file: Path) -> None:
+    """Write the embeddings so that the file appears whole; a cache that cannot be written is no reason to stop."""
+    partial = file.with_suffix(f".{os.getpid()}.part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_file({"texts": texts.contiguous()}, partial)
+        os.replace(partial, file)
+    except OSError as error:
+        log.warning("the zero-shot head is not kept: %s cannot be written (%s)", file, error.strerror)
