@@ -1,70 +1,68 @@
-"""Multiclass classification: logits (N, C) to predictions, probabilities and the usual metrics."""
+"""Multiclass classification: logits (N, C) against class indices (N,)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-from fusion_eval.task.outputs import logits_of
+from fusion_eval.task.battery import MakeMetric, Metrics, Offer, OfferedBattery, metric_of
+from fusion_eval.task.predict import ArgmaxPredict
 from fusion_eval.task.task import Task
 
-if TYPE_CHECKING:
-    from torchmetrics import Metric
+__all__ = ["BATTERY", "CLASSIFICATION", "PROB_METRICS", "ArgmaxPredict", "classification_battery"]
 
-PROB_METRICS = frozenset({"auroc", "ece"})
-
-
-def classification_battery(num_classes: int | None, ignore_index: int | None = None) -> dict[str, Metric]:
-    """Micro accuracy; macro F1, precision, recall and AUROC; expected calibration error (15 bins, L1)."""
-    from torchmetrics.classification import (
-        MulticlassAccuracy,
-        MulticlassAUROC,
-        MulticlassCalibrationError,
-        MulticlassF1Score,
-        MulticlassPrecision,
-        MulticlassRecall,
-    )
-
-    assert num_classes is not None
-    common: dict[str, Any] = {"num_classes": num_classes, "ignore_index": ignore_index, "sync_on_compute": False}
-    return {
-        "accuracy": MulticlassAccuracy(average="micro", **common),
-        "f1": MulticlassF1Score(average="macro", **common),
-        "precision": MulticlassPrecision(average="macro", **common),
-        "recall": MulticlassRecall(average="macro", **common),
-        "auroc": MulticlassAUROC(average="macro", **common),
-        "ece": MulticlassCalibrationError(n_bins=15, norm="l1", **common),
-    }
+PROB_METRICS = frozenset({"auroc", "ece", "top3_accuracy", "top5_accuracy", "average_precision", "nll", "brier"})
+_OWN = "fusion_eval.task.metric"
 
 
-@dataclass(frozen=True, slots=True)
-class ArgmaxPredict:
-    """Predictions and probabilities from logits with the classes in dimension `dim`.
+def multiclass(name: str, **options: Any) -> MakeMetric:
+    """Builds torchmetrics' `Multiclass...` of that name."""
+    path = f"torchmetrics.classification:Multiclass{name}"
+    return metric_of(path, classes="num_classes", ignores=True, **options)
 
-    As a predict function it does both per batch; an evaluation loop that knows it calls `forward` per batch and
-    `decode` once on many rows, which saves most of the small tensor operations.
+
+def _more(name: str, **options: Any) -> Offer:
+    return Offer(multiclass(name, **options), default=False)
+
+
+BATTERY = OfferedBattery(
+    "classification",
+    {
+        "accuracy": Offer(multiclass("Accuracy", average="micro")),
+        "f1": Offer(multiclass("F1Score", average="macro")),
+        "precision": Offer(multiclass("Precision", average="macro")),
+        "recall": Offer(multiclass("Recall", average="macro")),
+        "auroc": Offer(metric_of(f"{_OWN}.auroc:PresentClassAUROC", classes="num_classes", ignores=True)),
+        "ece": Offer(multiclass("CalibrationError", n_bins=15, norm="l1")),
+        "f1_micro": _more("F1Score", average="micro"),
+        "f1_weighted": _more("F1Score", average="weighted"),
+        "balanced_accuracy": _more("Accuracy", average="macro"),
+        "top3_accuracy": _more("Accuracy", average="micro", top_k=3),
+        "top5_accuracy": _more("Accuracy", average="micro", top_k=5),
+        "average_precision": _more("AveragePrecision", average="macro"),
+        "mcc": _more("MatthewsCorrCoef"),
+        "kappa": _more("CohenKappa"),
+        "iou": _more("JaccardIndex", average="macro"),
+        "nll": Offer(metric_of(f"{_OWN}.scores:NegativeLogLikelihood"), default=False),
+        "brier": Offer(metric_of(f"{_OWN}.scores:BrierScore"), default=False),
+        "accuracy_per_class": _more("Accuracy", average="none"),
+        "f1_per_class": _more("F1Score", average="none"),
+        "precision_per_class": _more("Precision", average="none"),
+        "recall_per_class": _more("Recall", average="none"),
+    },
+)
+
+
+def classification_battery(num_classes: int | None, ignore_index: int | None = None) -> Metrics:
+    """Micro accuracy; macro F1, precision, recall and AUROC; expected calibration error (15 bins, L1).
+
+    AUROC is the mean over the classes among the targets. More metrics can be named: `BATTERY.names`.
     """
-
-    dim: int = -1
-
-    def __call__(self, model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
-        return self.decode(self.forward(model, x))
-
-    def forward(self, model: nn.Module, x: Any) -> Tensor:
-        """The logits."""
-        return logits_of(model(x))
-
-    def decode(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """(class indices, probabilities in float32)."""
-        return logits.argmax(self.dim), torch.softmax(logits.float(), self.dim)
+    return BATTERY(num_classes, ignore_index)
 
 
 CLASSIFICATION = Task(
-    battery=classification_battery,
+    battery=BATTERY,
     predict_fn=ArgmaxPredict(),
     prob_metrics=PROB_METRICS,
-    description="multiclass classification of logits (N, C) against class indices (N,)",
+    description="Multiclass classification: logits (N, C) against class indices (N,).",
 )

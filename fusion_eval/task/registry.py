@@ -7,7 +7,21 @@ import importlib
 from fusion_eval.errors import ConfigError, Fault, did_you_mean
 from fusion_eval.task.task import Task
 
-_BUILT_IN = {"classification": "fusion_eval.task.classification:CLASSIFICATION"}
+_BUILT_IN = {
+    "audio": "audio:AUDIO",
+    "binary": "binary:BINARY",
+    "classification": "classification:CLASSIFICATION",
+    "clustering": "clustering:CLUSTERING",
+    "detection": "detection:DETECTION",
+    "image_quality": "image_quality:IMAGE_QUALITY",
+    "language_modeling": "text:LANGUAGE_MODELING",
+    "multilabel": "binary:MULTILABEL",
+    "nominal": "clustering:NOMINAL",
+    "regression": "regression:REGRESSION",
+    "retrieval": "retrieval:RETRIEVAL",
+    "segmentation": "segmentation:SEGMENTATION",
+    "text": "text:TEXT",
+}
 _REGISTERED: dict[str, Task] = {}
 
 
@@ -40,7 +54,7 @@ def get_task(task: str | Task) -> Task:
         return _REGISTERED[task]
     if task in _BUILT_IN:
         module, _, attribute = _BUILT_IN[task].partition(":")
-        found: Task = getattr(importlib.import_module(module), attribute)
+        found: Task = getattr(importlib.import_module(f"fusion_eval.task.{module}"), attribute)
         return found
     names = sorted({*_REGISTERED, *_BUILT_IN})
     raise ConfigError(Fault("task", f"no task '{task}'", f"one of {', '.join(names)}", did_you_mean(str(task), names)))

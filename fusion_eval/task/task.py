@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,7 +15,13 @@ PredictFn = Callable[[nn.Module, Any], tuple[Any, Any]]
 """(model, x) -> (predictions, probabilities); where there are none, the second is None or the predictions again."""
 
 UpdateFn = Callable[[Mapping[str, "Metric"], Any, Any, Any], None]
-"""(battery, preds, probs, target): owns every `metric.update` call."""
+"""(battery, preds, probs, target): owns every `metric.update` call; called once, with all items."""
+
+FeedFn = Callable[["Metric", Any, Any], None]
+"""(metric, predictions or probabilities, target): one metric's own way of `metric.update`."""
+
+BatchFields = Sequence[str] | Mapping[str, str]
+"""What the parts of a batch are: roles in a tuple's order, or by a dictionary's keys; see `task.inputs`."""
 
 
 class Battery(Protocol):
@@ -35,7 +41,11 @@ class Task:
         prob_metrics: names of the metrics that are fed probabilities instead of predictions.
         requires_num_classes: whether the battery needs the number of classes.
         description: one line for `list_tasks`.
-        update_fn: owns the metric updates where they are not `metric.update(preds, target)`.
+        update_fn: owns the updates of the whole battery where they are not `metric.update(preds, target)`.
+        feed: owns the update of one metric, with which any of the battery can be fed alone or item by item.
+        fields: what the parts of a batch are, where it is neither a pair nor a dictionary with a usual label name.
+        count_classes: reads the number of classes, labels or outputs off the first batch's targets, where they tell it.
+        unit: what one item of the data is, for reports; "query" where documents are grouped into queries.
     """
 
     battery: Battery
@@ -44,3 +54,10 @@ class Task:
     requires_num_classes: bool = True
     description: str = ""
     update_fn: UpdateFn | None = None
+    feed: FeedFn | None = None
+    fields: BatchFields | None = None
+    count_classes: Callable[[Any], int | None] | None = None
+    unit: str = "item"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prob_metrics", frozenset(self.prob_metrics))

@@ -1,0 +1,1 @@
+"""Metrics that torchmetrics lacks, or answers in a way that misleads; all are torchmetrics metrics themselves."""
