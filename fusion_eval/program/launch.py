@@ -79,13 +79,14 @@ def run_plan(plan: RunPlan) -> Report | None:
     fabric = build_fabric(node)
     with tempfile.TemporaryDirectory(prefix="fusion_eval_") as errors:
         try:
-            report: Report | None = fabric.launch(worker, replace(plan, errors=errors))
-            return report
+            sent: bytes | None = fabric.launch(worker, pickle.dumps(replace(plan, errors=errors)))
         except Exception as failure:  # a launcher wraps what its workers raise in errors of its own
             error = first_error(Path(errors))
             if error is None:
                 raise
             raise error from failure
+    report: Report | None = None if sent is None else pickle.loads(sent)  # from our own worker
+    return report
 
 
 def is_one_cpu_process(node: Mapping[str, Any]) -> bool:
@@ -124,15 +125,19 @@ def build_fabric(node: dict[str, Any]) -> Fabric:
     return fabric
 
 
-def worker(fabric: Fabric, plan: RunPlan) -> Report | None:
-    """One process of the run: the report on rank zero, None elsewhere."""
+def worker(fabric: Fabric, packed: bytes) -> bytes | None:
+    """One process of the run: on rank zero the report without items, elsewhere None.
+
+    Plan and report travel pickled, since Fabric's launchers refuse frozen dataclasses.
+    """
+    plan: RunPlan = pickle.loads(packed)  # from our own parent process
     try:
         report = work(plan, fabric)
     except FusionEvalError as error:
         if plan.errors is not None and Path(plan.errors).is_dir():
             (Path(plan.errors) / f"{fabric.global_rank}.pkl").write_bytes(pickle.dumps(error))
         raise
-    return report if fabric.is_global_zero else None
+    return pickle.dumps(report.without_items()) if fabric.is_global_zero else None
 
 
 def first_error(folder: Path) -> FusionEvalError | None:

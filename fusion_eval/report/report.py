@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,13 @@ class Report:
     def model(self, role: str) -> ModelResult | None:
         """The first model of a role."""
         return next((model for model in self.models if model.role == role), None)
+
+    def without_items(self) -> Report:
+        """The same report without per-item columns."""
+        models = tuple(
+            replace(model, tasks=tuple(replace(task, items={}) for task in model.tasks)) for model in self.models
+        )
+        return replace(self, models=models)
 
     def objective(self, path: str) -> float:
         """A number such as `average.accuracy` or `mnist.loss` of the subject, or `base/average.accuracy`.
