@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import hydra
-from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from fusion_eval import __version__, compose, config_path
-from fusion_eval.errors import ConfigError, Fault, FusionEvalError, OutputError, did_you_mean
+from fusion_eval import __version__, compose, config_path, usage
+from fusion_eval.errors import ConfigError, Fault, FusionEvalError, OutputError
 from fusion_eval.log import get_rankzero_logger, rank
 
 STATUS = "status.json"
@@ -80,7 +78,10 @@ def _start(argv: list[str]) -> None:
     if argv == ["--version"]:
         print(f"fusion_eval {__version__}")
         return
-    _refuse_scattered_overrides(argv)
+    flags = usage.parsed(argv)
+    if flags.help:
+        print(usage.help_text(flags.config_dir))
+        return
     compose.unavailable_folders_are_errors()
     config_path.register()
     folder = str(config_path.config_dir())
@@ -164,28 +165,6 @@ def _told(error: Exception) -> str | None:
     if isinstance(error, compose.FOREIGN) or compose.raised_by_hydra(error):
         return str(compose.explain(error))
     return None
-
-
-def _refuse_scattered_overrides(argv: list[str]) -> None:
-    """Say what is wrong with flags, and show the line as Hydra wants it where overrides stand apart."""
-    parser = get_args_parser()
-    parser.error = _refuse  # type: ignore[method-assign]
-    known, left_over = parser.parse_known_args(argv)
-    flags = [word for word in left_over if word.startswith("-")]
-    if flags:
-        names = [name for action in parser._actions for name in action.option_strings]
-        bare = flags[0].partition("=")[0]
-        do = did_you_mean(bare, names) or f"Overrides have no dashes: {flags[0].lstrip('-')}"
-        raise ConfigError(Fault("command line", f"no flag '{bare}'", do=do))
-    if left_over:
-        together = [*known.overrides, *left_over]
-        first = [word for word in argv if word not in together]
-        line = shlex.join(["fusion_eval", *first, *together])
-        raise ConfigError(Fault("command line", "overrides stand apart", "flags first, then overrides", f"Run: {line}"))
-
-
-def _refuse(message: str) -> NoReturn:
-    raise ConfigError(Fault("command line", message, do="See: fusion_eval --help"))
 
 
 def _write_status(folder: Path, status: dict[str, Any]) -> None:

@@ -71,7 +71,8 @@ def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(config_path, "config_dir", lambda: folder)
-    monkeypatch.setattr("fusion_eval.compose.config_dir", lambda: folder)
+    for module in ("compose", "usage"):
+        monkeypatch.setattr(f"fusion_eval.{module}.config_dir", lambda: folder)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     stub = Launched()
     module = SimpleNamespace(launch=stub, is_one_cpu_process=lambda node: False)
@@ -154,7 +155,7 @@ def test_experiment_sets_group_and_keys(fusion_eval: Callable[..., str], launche
         (["--multirn", "seed=1"], ["no flag '--multirn'. Did you mean '--multirun'?"]),
         (["--seed=1"], ["no flag '--seed'. Overrides have no dashes: seed=1"]),
         (["--cfg", "jobs"], ["invalid choice: 'jobs'"]),
-        (["-m", "--cfg", "job"], ["Only one of --run, --multirun, --cfg"]),
+        (["-m", "--cfg", "job"], ["command line: --multirun and --cfg; expected one of them."]),
         (
             ["seed=1", "-m", "limit=2"],
             ["overrides stand apart; expected flags first, then overrides. Run: fusion_eval -m seed=1 limit=2"],
@@ -252,6 +253,23 @@ def test_folder_that_cannot_be_read_is_one_error(
 def test_folder_that_cannot_be_written_is_one_error(fusion_eval: Callable[..., str]) -> None:
     Path("taken").write_text("")
     assert "expected a folder that can be written. Set output=<folder>." in fusion_eval("output=taken/run")
+
+
+def test_help_lists_the_user_s_options_and_the_keys(
+    fusion_eval: Callable[..., str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for file in (
+        Path("config/method/mine.yaml"),
+        tmp_path / "more/method/other.yaml",
+        tmp_path / "more/method/_base.yaml",
+    ):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+    assert fusion_eval("--config-dir", str(tmp_path / "more"), "--help") == ""
+    text = capsys.readouterr().out
+    assert "method: borrowing, broken, mine, orphan, other, task_arithmetic, ties\n" in text
+    assert "\n  seed: 0" in text
+    assert 'eval "$(fusion_eval -sc install=bash)"' in text
 
 
 def test_version(fusion_eval: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
