@@ -95,7 +95,7 @@ def build_index(roots: Iterable[Path], cache: Path | None = None) -> Index:
 
 
 def cache_folder() -> Path:
-    """Where cached indexes lie: `$FUSION_EVAL_CACHE`, else `$XDG_CACHE_HOME/fusion_eval`, else `~/.cache/fusion_eval`."""
+    """Where cached indexes lie: `$FUSION_EVAL_CACHE`, else `fusion_eval` in the user's cache folder."""
     named = os.environ.get("FUSION_EVAL_CACHE")
     if named:
         return Path(named)
@@ -194,7 +194,7 @@ def scan_head(text: str) -> dict[str, Any] | None:
         if key == "class":
             head[key] = True
             continue
-        value = _scalar(rest)
+        value: Any = _scalar(rest)
         if value is None and not rest.split("#")[0].strip():
             value = True if key == "task" else _block_list(text, match.end())
         if value is None:

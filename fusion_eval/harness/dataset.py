@@ -1,0 +1,185 @@
+"""Data sets of tasks: hub names found offline under `data_root`, local files, and everything `datasets` loads."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fusion_eval.errors import DataError, Fault, did_you_mean, listed, missing_dependency
+
+logger = logging.getLogger(__name__)
+
+BUILDERS = {
+    ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".txt": "text",
+    ".arrow": "arrow",
+}  # fmt: skip
+_BUILDER_NAMES = frozenset({*BUILDERS.values(), "imagefolder", "audiofolder", "webdataset", "xml", "pandas"})
+
+
+@dataclass(frozen=True, slots=True)
+class DataRequest:
+    """What a task file says about its data.
+
+    Args:
+        path: hub name, builder name, file or folder.
+        name: the configuration (subset).
+        kwargs: further keywords of `datasets.load_dataset`.
+        folder: where relative files are looked for besides the working directory and `data_root`.
+        split: the split that a single file without a name stands for.
+    """
+
+    path: str
+    name: str | None = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+    split: str = "test"
+
+
+@dataclass(slots=True)
+class DataSource:
+    """Loads data sets, each once.
+
+    Args:
+        data_root: folder laid out as the hub is: `<data_root>/<organisation>/<name>/`.
+        cache_dir: where `datasets` keeps its Arrow files; None for its own default.
+    """
+
+    data_root: Path | None = None
+    cache_dir: Path | None = None
+    _loaded: dict[str, Any] = field(default_factory=dict)
+
+    def load(self, request: DataRequest) -> Mapping[str, Any]:
+        """Splits by name.
+
+        Raises:
+            DataError: nothing there, or nothing that `datasets` can read.
+        """
+        key = json.dumps([request.path, request.name, str(request.folder), dict(request.kwargs)], default=str)
+        if key not in self._loaded:
+            self._loaded[key] = self._load(request)
+        return self._loaded[key]  # type: ignore[no-any-return]
+
+    def _load(self, request: DataRequest) -> Any:
+        datasets = _datasets()
+        kwargs = {k: v for k, v in request.kwargs.items() if k != "trust_remote_code"}
+        path, name = request.path, request.name
+        if "data_files" in kwargs:
+            kwargs["data_files"] = self._resolved(kwargs["data_files"], request)
+        file = self._existing(path, request) if Path(path).suffix in BUILDERS else None
+        if Path(path).suffix in BUILDERS:
+            if file is None and "data_files" not in kwargs:
+                raise DataError(Fault("dataset_path", f"the file {path} does not exist", self._places(request)))
+            kwargs.setdefault("data_files", {request.split: str(file)})
+            if Path(path).suffix == ".tsv":
+                kwargs.setdefault("sep", "\t")
+            path, name = BUILDERS[Path(path).suffix], None
+        elif path not in _BUILDER_NAMES:
+            folder = self._existing(path, request)
+            if folder is not None:
+                return self._load_folder(folder, name, kwargs)
+        with _quiet(datasets):
+            return self._call(datasets, path, name, kwargs, request)
+
+    def _load_folder(self, folder: Path, name: str | None, kwargs: dict[str, Any]) -> Any:
+        datasets = _datasets()
+        if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+            return datasets.load_from_disk(str(folder))
+        if name and not _card_has(folder, name) and (folder / name).is_dir():
+            kwargs, name = {"data_dir": name, **kwargs}, None
+        with _quiet(datasets):
+            return self._call(datasets, str(folder), name, kwargs, DataRequest(str(folder), name, kwargs))
+
+    def _call(self, datasets: Any, path: str, name: str | None, kwargs: dict[str, Any], request: DataRequest) -> Any:
+        cache = {"cache_dir": str(self.cache_dir)} if self.cache_dir else {}
+        try:
+            return datasets.load_dataset(path=path, name=name, **{**cache, **kwargs})
+        except Exception as error:
+            what = f"{request.path}" + (f" ({name})" if name else "")
+            raise DataError(
+                Fault("dataset_path", f"{what} cannot be loaded: {type(error).__name__}: {_first_line(error)}",
+                      self._places(request), self._advice(request))
+            ) from error  # fmt: skip
+
+    def _existing(self, path: str, request: DataRequest) -> Path | None:
+        places = [self.data_root, Path.cwd(), request.folder]
+        if Path(path).suffix in BUILDERS:
+            places = [Path.cwd(), request.folder, self.data_root]
+        for place in places:
+            candidate = (place / Path(path).expanduser()) if place else None
+            if candidate is not None and candidate.exists():
+                return candidate.resolve()
+        return None
+
+    def _resolved(self, files: Any, request: DataRequest) -> Any:
+        if isinstance(files, Mapping):
+            return {split: self._resolved(value, request) for split, value in files.items()}
+        if isinstance(files, list):
+            return [self._resolved(value, request) for value in files]
+        if not isinstance(files, str) or "://" in files or os.path.isabs(files):
+            return files
+        found = self._existing(files, dataclasses.replace(request, path=files))
+        return str(found) if found is not None else files
+
+    def _places(self, request: DataRequest) -> str:
+        places = [str(place) for place in (self.data_root, Path.cwd(), request.folder) if place]
+        return f"{request.path} below one of: {', '.join(places)}"
+
+    def _advice(self, request: DataRequest) -> str:
+        if self.data_root is None or not self.data_root.is_dir():
+            return "Set data_root to a folder laid out as <organisation>/<name>/, or name a local file."
+        present = [str(p.relative_to(self.data_root)) for p in self.data_root.glob("*/*") if p.is_dir()]
+        return did_you_mean(request.path, present) or f"data_root holds {listed(sorted(present), 8)}."
+
+
+def split_of(splits: Mapping[str, Any], name: str, where: str) -> Any:
+    """One split.
+
+    Raises:
+        DataError: the data set has no such split.
+    """
+    try:
+        return splits[name]
+    except KeyError:
+        names = list(splits)
+        raise DataError(
+            Fault(
+                where, f"the data set has no split '{name}'", f"one of {listed(names, 20)}", did_you_mean(name, names)
+            )
+        ) from None
+
+
+def _card_has(folder: Path, name: str) -> bool:
+    card = folder / "README.md"
+    return card.is_file() and f"config_name: {name}" in card.read_text(encoding="utf-8").replace('"', "")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or "no message").splitlines()[0][:300]
+
+
+def _datasets() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise missing_dependency("datasets", "language", "data sets of tasks") from error
+    return datasets
+
+
+@contextmanager
+def _quiet(datasets: Any) -> Iterator[None]:
+    """No progress bars of `datasets` inside."""
+    shown = datasets.is_progress_bar_enabled()
+    if shown:
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            datasets.enable_progress_bars()

@@ -1,0 +1,1 @@
+"""Models behind one protocol: what scores continuations and what continues prompts."""

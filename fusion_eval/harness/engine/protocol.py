@@ -1,0 +1,120 @@
+"""The protocol between the scheduler and whatever runs a model.
+
+An engine turns texts into pieces, pieces into units of work, and a unit of work into results. The scheduler decides
+which units run on which rank, and stores what comes back, so an engine knows nothing of tasks, ranks or files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A continuation to score after a context: token ids, or, for servers that tokenise themselves, strings.
+
+    Args:
+        mark: what is noteworthy, for instance "context truncated"; it does not change the result.
+    """
+
+    context: tuple[int, ...] | str
+    continuation: tuple[int, ...] | str
+    mark: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The log-likelihood (natural logarithm) of a continuation, whether it is the greedy one, and its length."""
+
+    value: float
+    greedy: bool
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt to continue.
+
+    Args:
+        text: the prompt.
+        tokens: its ids, left-truncated to what fits; None for servers that tokenise themselves.
+        settings: normalised generation settings as sorted items, hashable.
+        seed: of the sampler; None for greedy text.
+    """
+
+    text: str
+    tokens: tuple[int, ...] | None
+    settings: tuple[tuple[str, Any], ...]
+    seed: int | None = None
+    mark: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A unit of work: the positions of the pieces that it answers, in order.
+
+    Args:
+        positions: into the sequence that was planned.
+        cost: tokens, for balancing ranks.
+        payload: the engine's own plan.
+    """
+
+    positions: tuple[int, ...]
+    cost: int
+    payload: Any = field(default=None, compare=False)
+
+
+@runtime_checkable
+class LikelihoodScorer(Protocol):
+    """Scores continuations."""
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[list[Pair]]:
+        """Pieces of each (context, continuation); their scores add up."""
+        ...
+
+    def encode_texts(self, texts: Sequence[str]) -> list[list[Pair]]:
+        """Pieces (windows) of each whole text."""
+        ...
+
+    def plan_scores(self, pieces: Sequence[Pair]) -> list[Work]:
+        """Units of work over distinct pieces; the same for the same pieces, on every rank."""
+        ...
+
+    def score(self, work: Work) -> list[Score]:
+        """One score per position of the unit."""
+        ...
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """Continues prompts."""
+
+    def encode_prompts(self, prompts: Sequence[tuple[str, dict[str, Any], int]]) -> list[Prompt]:
+        """Each (text, settings, seed) made ready; the seed is dropped where nothing is sampled."""
+        ...
+
+    def plan_prompts(self, prompts: Sequence[Prompt]) -> list[Work]:
+        """Units of work over distinct prompts; the same for the same prompts, on every rank."""
+        ...
+
+    def generate(self, work: Work) -> list[str]:
+        """One text per position of the unit, cut at its stop strings."""
+        ...
+
+
+@runtime_checkable
+class LanguageModel(LikelihoodScorer, Generator, Protocol):
+    """A model that can do both.
+
+    `fingerprint` tells models apart: equal only if every answer is equal. `work` counts what was done.
+    """
+
+    name: str
+    fingerprint: str
+    work: dict[str, float]
+
+    def apply_chat_template(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """A conversation as one prompt."""
+        ...

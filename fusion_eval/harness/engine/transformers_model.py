@@ -1,0 +1,222 @@
+"""The transformers backend: causal language models of the Auto class, in memory or from a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from fusion_eval.errors import EvaluationError, Fault
+from fusion_eval.harness.engine.causal import CausalScorer, ScorerOptions
+from fusion_eval.harness.engine.decode import Decoder
+from fusion_eval.harness.engine.encoder import TRUNCATED, Encoder, model_length
+from fusion_eval.harness.engine.generation import Settings, frozen, normalise, thawed
+from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
+
+logger = logging.getLogger(__name__)
+_GENERATE_TOKENS = {"cpu": 8192, "cuda": 65536}
+
+
+class TransformersModel:
+    """A causal language model behind the engine protocol.
+
+    Args:
+        model: a Hugging Face model.
+        tokenizer: its tokenizer.
+        name: for reports.
+        batch_size: prompts generated together; "auto" for a token budget.
+        max_length: tokens that the model takes; None to ask its configuration.
+        encoder: rules for token ids; None to build them. Share one between models with the same tokenizer.
+        options: of the scorer.
+        think_end: text that ends the model's thoughts.
+        chat_options: further keywords of the chat template.
+    """
+
+    def __init__(
+        self, model: Any, tokenizer: Any, *, name: str = "model", batch_size: int | str = "auto",
+        max_length: int | None = None, encoder: Encoder | None = None, options: ScorerOptions | None = None,
+        think_end: str | None = None, chat_options: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.name = name
+        self.batch_size = batch_size
+        self.max_length = max_length or (encoder.max_length if encoder else model_length(model.config, tokenizer))
+        self.encoder = encoder or Encoder(tokenizer, self.max_length)
+        self.work: dict[str, float] = {}
+        self.chat_options = dict(chat_options or {})
+        self.scorer = CausalScorer(model, self.max_length, options or ScorerOptions(), self.work)
+        self.decoder = Decoder(model, tokenizer, self.work, think_end)
+        self._fingerprint: str | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of weights, configuration, tokenizer and precision."""
+        if self._fingerprint is None:
+            self._fingerprint = weights_digest(self.model, self.encoder.key)
+        return self._fingerprint
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[list[Pair]]:
+        """See `LikelihoodScorer`."""
+        return self.encoder.pairs(pairs)
+
+    def encode_texts(self, texts: Sequence[str]) -> list[list[Pair]]:
+        """See `LikelihoodScorer`."""
+        return self.encoder.texts(texts)
+
+    def plan_scores(self, pieces: Sequence[Pair]) -> list[Work]:
+        """See `LikelihoodScorer`."""
+        return self.scorer.plan(pieces)
+
+    def score(self, work: Work) -> list[Score]:
+        """See `LikelihoodScorer`."""
+        return self.scorer.score(work)
+
+    def encode_prompts(self, prompts: Sequence[tuple[str, dict[str, Any], int]]) -> list[Prompt]:
+        """See `Generator`."""
+        rows = self.encoder.encode([text for text, _, _ in prompts])
+        return [
+            self._prompt(text, row, normalise(settings), seed)
+            for (text, settings, seed), row in zip(prompts, rows, strict=True)
+        ]
+
+    def _prompt(self, text: str, tokens: tuple[int, ...], settings: Settings, seed: int) -> Prompt:
+        room = self.max_length - settings.max_tokens
+        if room <= 0:
+            raise EvaluationError(
+                Fault("max_gen_toks", str(settings.max_tokens), f"less than {self.max_length}, which the model takes",
+                      "Lower it with gen_kwargs.max_gen_toks.")
+            )  # fmt: skip
+        kept = tokens[-room:] or (self.encoder._prefix_id(),)
+        mark = TRUNCATED if len(tokens) > room else ""
+        return Prompt(text, kept, frozen(settings), seed if settings.sampled else None, mark)
+
+    def plan_prompts(self, prompts: Sequence[Prompt]) -> list[Work]:
+        """Batches of prompts with equal settings, neighbours in the order of their tokens."""
+        groups: dict[Any, list[int]] = {}
+        for position, prompt in enumerate(prompts):
+            groups.setdefault(prompt.settings, []).append(position)
+        works = []
+        for settings, positions in groups.items():
+            positions.sort(key=lambda i: (prompts[i].tokens, prompts[i].seed or 0))
+            for batch in self._batches(prompts, positions, thawed(settings).max_tokens):
+                chosen = tuple(prompts[i] for i in batch)
+                cost = sum(len(p.tokens or ()) for p in chosen) + len(chosen) * thawed(settings).max_tokens
+                works.append(Work(tuple(batch), cost, chosen))
+        return works
+
+    def _batches(self, prompts: Sequence[Prompt], positions: list[int], new: int) -> Iterator[list[int]]:
+        """Cuts of the sorted prompts; rows of one length first where nothing is shared anyway."""
+        kind = self.scorer.device.type if self.scorer.device.type in _GENERATE_TOKENS else "cuda"
+        limit = self.batch_size if isinstance(self.batch_size, int) else None
+        batch: list[int] = []
+        width = 0
+        for position in positions:
+            width = max(width, len(prompts[position].tokens or ()) + new)
+            full = len(batch) >= limit if limit else (len(batch) + 1) * width > _GENERATE_TOKENS[kind]
+            if batch and full:
+                yield batch
+                batch, width = [], len(prompts[position].tokens or ()) + new
+            batch.append(position)
+        if batch:
+            yield batch
+
+    def generate(self, work: Work) -> list[str]:
+        """See `Generator`."""
+        prompts: Sequence[Prompt] = work.payload
+        settings = thawed(prompts[0].settings)
+        if settings.other:
+            return [self._own_generate(prompt, settings) for prompt in prompts]
+        return self.decoder.run(prompts, settings)
+
+    def _own_generate(self, prompt: Prompt, settings: Settings) -> str:
+        """Beams, penalties and the like: the model's own `generate`, one prompt at a time."""
+        tokens = torch.tensor([prompt.tokens], device=self.scorer.device)
+        keywords = {**settings.other, **settings.options, "do_sample": settings.sampled}
+        keywords.pop("max_length", None)
+        pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.tokenizer.eos_token_id
+        with torch.inference_mode(), _seeded(prompt.seed):
+            output = self.model.generate(
+                tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=settings.max_tokens, pad_token_id=pad,
+                stop_strings=[s for s in settings.until if s] or None, tokenizer=self.tokenizer, **keywords,
+            )  # fmt: skip
+        new = output[0, tokens.shape[1] :].tolist()
+        return self.decoder.finish(new, settings)
+
+    def apply_chat_template(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """A conversation as one prompt; once more without the system message where the template refuses it."""
+        import jinja2
+
+        options = {
+            "tokenize": False, "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": not add_generation_prompt, **self.chat_options,
+        }  # fmt: skip
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise EvaluationError(
+                Fault("apply_chat_template", f"the tokenizer of {self.name} has no chat template", do="Leave it out.")
+            )
+        try:
+            return str(self.tokenizer.apply_chat_template(list(messages), **options))
+        except jinja2.TemplateError:
+            logger.warning("the chat template of %s refuses a system message; it is left out", self.name)
+            rest = [message for message in messages if message["role"] != "system"]
+            return str(self.tokenizer.apply_chat_template(rest, **options))
+
+
+@contextlib.contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+def weights_digest(model: Any, salt: str = "") -> str:
+    """A digest of a model's weights and configuration.
+
+    Of each tensor it takes the sum of its bit patterns and their sum weighted by position, both exact integers, so that
+    any changed number changes the digest.
+    """
+    digest = hashlib.sha256(f"{type(model).__name__} {salt}".encode())
+    config: Any = getattr(model, "config", None)
+    if hasattr(config, "to_dict"):
+        ignored = ("_name_or_path", "transformers_version")
+        digest.update(json.dumps({k: v for k, v in config.to_dict().items() if k not in ignored}, default=str,
+                                 sort_keys=True).encode())  # fmt: skip
+    with torch.inference_mode():
+        for name, tensor in model.state_dict().items():
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} {_sums(tensor)}".encode())
+    return digest.hexdigest()[:32]
+
+
+def _sums(tensor: torch.Tensor) -> tuple[int, int]:
+    views = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    flat = tensor.detach().contiguous().flatten()
+    if flat.dtype == torch.bool:
+        flat = flat.to(torch.int8)
+    elif flat.is_complex():
+        flat = torch.view_as_real(flat).flatten()
+    bits = flat.view(views[flat.element_size()]) if flat.numel() else flat.to(torch.int8)
+    total = weighted = 0
+    for start in range(0, bits.numel(), 1 << 24):
+        part = bits[start : start + (1 << 24)].to(torch.int64)
+        ramp = torch.arange(start + 1, start + 1 + part.numel(), device=part.device) % 65_521
+        total += int(part.sum())
+        weighted += int((part * ramp).sum())
+    return total, weighted
+
+
+def load_model(path: str, *, device: str | None = None, dtype: str = "auto", **options: Any) -> TransformersModel:
+    """A model and its tokenizer from a local folder."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    return TransformersModel(model.to(device) if device else model, tokenizer, name=path, **options)

@@ -1,0 +1,104 @@
+"""Evaluate a model on tasks: build, answer, score, aggregate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fusion_eval.harness.build import BuiltTask, RunOptions, build_requests, load_tasks, reset
+from fusion_eval.harness.catalog import TaskCatalog
+from fusion_eval.harness.context import BuildContext
+from fusion_eval.harness.dataset import DataSource
+from fusion_eval.harness.engine.protocol import LanguageModel
+from fusion_eval.harness.function import ModuleSpace
+from fusion_eval.harness.group import aggregate_group
+from fusion_eval.harness.outcome import Outcome
+from fusion_eval.harness.peer_names import peer_names
+from fusion_eval.harness.plan import Selection
+from fusion_eval.harness.scheduler import Progress, Ranks, Scheduler
+from fusion_eval.harness.score import score_task
+from fusion_eval.harness.stderr import PEER_REPLICATES
+from fusion_eval.harness.store import AnswerStore
+
+
+@dataclass(slots=True)
+class Suite:
+    """Tasks of a run, built once and evaluated on any number of models.
+
+    Args:
+        selection: what to run.
+        trusted: folders whose Python may run.
+        data: where data sets come from.
+        options: of the run.
+    """
+
+    selection: Selection
+    trusted: Sequence[Path]
+    data: DataSource = field(default_factory=DataSource)
+    options: RunOptions = field(default_factory=RunOptions)
+    _built: dict[Any, dict[str, BuiltTask]] = field(default_factory=dict)
+
+    def build(self, options: RunOptions | None = None, key: Any = None) -> dict[str, BuiltTask]:
+        """Tasks and requests; kept for the next model where `key` is equal (prompts that depend on a chat template)."""
+        if key not in self._built:
+            options = options or self.options
+            modules = ModuleSpace(self.trusted)
+            context = BuildContext(self.data, options.compat, options.fewshot_seed)
+            tasks = load_tasks(self.selection, modules, context, options)
+            self._built[key] = {name: build_requests(name, task, options) for name, task in tasks.items()}
+        return {name: reset(built) for name, built in self._built[key].items()}
+
+
+def make_suite(
+    tasks: str | Sequence[Any], *, include_path: Iterable[Path] = (), data: DataSource | None = None,
+    options: RunOptions | None = None, metadata: Mapping[str, Any] | None = None, cache: Path | None = None,
+) -> Suite:  # fmt: skip
+    """The suite of task names, globs, tags, groups, files or folders.
+
+    Raises:
+        ConfigError: whatever cannot be found or read, all at once.
+    """
+    roots = [Path(path) for path in include_path]
+    catalog = TaskCatalog(roots, cache, metadata)
+    selection = catalog.select(tasks)
+    named = [*roots, *(file.parent for file in catalog.files)]
+    return Suite(selection, named, data or DataSource(), options or RunOptions())
+
+
+def evaluate(
+    suite: Suite, model: LanguageModel, *, chat: bool = False, store: Path | None = None, ranks: Ranks | None = None,
+    seed: int = 0, iterations: int = PEER_REPLICATES, progress: Progress | None = None,
+) -> Outcome:  # fmt: skip
+    """The scores of a model on a suite; every rank gets the same.
+
+    Args:
+        suite: the tasks.
+        model: the engine.
+        chat: use the model's chat template.
+        store: folder for answers, so that a killed run goes on; None to keep none.
+        ranks: the processes of the run.
+        seed: of sampled text.
+        iterations: replicates of the peer's bootstrap, with `compat`.
+        progress: told (kind, units done, units in all).
+    """
+    ranks = ranks or Ranks()
+    started = time.process_time()
+    options = replace(suite.options, chat_template=model.apply_chat_template) if chat else suite.options
+    key = model.encoder.key if chat and hasattr(model, "encoder") else model.fingerprint if chat else None
+    with peer_names(suite.trusted):
+        built = suite.build(options, key)
+        requests = [request for task in built.values() for request in task.requests]
+        answers = AnswerStore(store, model.fingerprint, ranks.rank) if store else None
+        prepared = time.process_time()
+        Scheduler(model, answers, ranks, progress).answer(requests, seed)
+        answered = time.process_time()
+        tasks = {name: score_task(task, options, iterations) for name, task in built.items()}
+    groups = {plan.name: aggregate_group(plan, tasks, options.compat) for plan in suite.selection.all_groups()}
+    work = {
+        **model.work, "requests": len(requests), "build_cpu_seconds": prepared - started,
+        "model_cpu_seconds": answered - prepared, "score_cpu_seconds": time.process_time() - answered,
+    }  # fmt: skip
+    return Outcome(tasks, groups, options, work)

@@ -1,0 +1,160 @@
+"""Metrics by name: their default aggregation, their direction, and what generation tasks compute per document."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fusion_eval.errors import ConfigError, Fault, did_you_mean
+
+Compute = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A registered metric.
+
+    Args:
+        aggregation: name of the default aggregation.
+        higher_is_better: its direction.
+        compute: for generated text: `(references, predictions, **options)`; None where the pair itself is the value.
+    """
+
+    aggregation: str = "mean"
+    higher_is_better: bool = True
+    compute: Compute | None = None
+
+
+def exact_match(
+    predictions: Sequence[Any], references: Sequence[Any], regexes_to_ignore: Sequence[str] | None = None,
+    ignore_case: bool = False, ignore_punctuation: bool = False, ignore_numbers: bool = False,
+) -> dict[str, float]:  # fmt: skip
+    """The share of equal pairs after removing, in this order: patterns, case, ASCII punctuation, digits."""
+    left, right = np.asarray(predictions), np.asarray(references)
+    for pattern in regexes_to_ignore or ():
+        left = np.array([re.sub(pattern, "", text) for text in left])
+        right = np.array([re.sub(pattern, "", text) for text in right])
+    if ignore_case:
+        left, right = np.char.lower(left), np.char.lower(right)
+    for ignored, characters in ((ignore_punctuation, string.punctuation), (ignore_numbers, string.digits)):
+        if ignored:
+            table = str.maketrans("", "", characters)
+            left, right = _translated(left, table), _translated(right, table)
+    return {"exact_match": float(np.mean(left == right))}
+
+
+def _translated(texts: Any, table: dict[int, int | None]) -> Any:
+    return np.char.translate(texts, table)  # type: ignore[call-overload]
+
+
+METRICS: dict[str, Metric] = {
+    "acc": Metric(),
+    "acc_norm": Metric(),
+    "acc_bytes": Metric(),
+    "acc_mutual_info": Metric(),
+    "acc_all": Metric(),
+    "brier_score": Metric("brier_score", False),
+    "likelihood": Metric(),
+    "exact_match": Metric(compute=exact_match),
+    "perplexity": Metric("perplexity", False),
+    "word_perplexity": Metric("weighted_perplexity", False),
+    "byte_perplexity": Metric("weighted_perplexity", False),
+    "bits_per_byte": Metric("bits_per_byte", False),
+    "mcc": Metric("matthews_corrcoef"),
+    "f1": Metric("f1"),
+    "bleu": Metric("bleu"),
+    "chrf": Metric("chrf"),
+    "chrf++": Metric("chrf++"),
+    "ter": Metric("ter", False),
+    "bypass": Metric("bypass"),
+}
+
+DEFAULT_METRICS: dict[str, tuple[str, ...]] = {
+    "loglikelihood": ("perplexity", "acc"),
+    "loglikelihood_rolling": ("word_perplexity", "byte_perplexity", "bits_per_byte"),
+    "multiple_choice": ("acc", "acc_norm"),
+    "generate_until": ("exact_match",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BoundMetric:
+    """A metric of one task.
+
+    Args:
+        name: key of the result.
+        call: `(gold, prediction) -> value or mapping of values`; None where the output type decides the value.
+        builtin: whether the metric is one of ours rather than a function of the task's folder.
+    """
+
+    name: str
+    call: Callable[[Any, Any], Any] | None
+    options: Mapping[str, Any]
+    builtin: bool = True
+
+
+def bind(name: str, function: Any, options: Mapping[str, Any], strict: bool) -> BoundMetric:
+    """A metric ready to score generated text.
+
+    Args:
+        name: key of the result.
+        function: the function of a task's folder, or a registered name.
+        options: its keyword arguments.
+        strict: an unknown name is an error (it is not where the task computes its own results).
+
+    Raises:
+        ConfigError: an unknown name.
+    """
+    if callable(function):
+        return BoundMetric(name, _pairwise(function, dict(options)), options, builtin=False)
+    if function in METRICS:
+        compute = METRICS[function].compute
+        call = _pairwise(compute, dict(options)) if compute else _pair
+        return BoundMetric(name, call, options)
+    if strict:
+        return BoundMetric(name, _evaluate_metric(str(function), dict(options)), options)
+    return BoundMetric(name, None, options)
+
+
+def _pair(gold: Any, prediction: Any) -> Any:
+    return [gold, prediction]
+
+
+def _pairwise(function: Compute, options: dict[str, Any]) -> Callable[[Any, Any], Any]:
+    """Call with `references` and `predictions` where the signature has them, else with one list of both."""
+    if _takes_keywords(function, options):
+        return lambda gold, prediction: function(references=[gold], predictions=[prediction], **options)
+    return lambda gold, prediction: function([gold, prediction])
+
+
+def _takes_keywords(function: Compute, options: Mapping[str, Any]) -> bool:
+    try:
+        inspect.signature(function).bind(references=[], predictions=[], **options)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
+
+
+def _evaluate_metric(name: str, options: dict[str, Any]) -> Callable[[Any, Any], Any]:
+    """A metric of the package `evaluate`, found locally.
+
+    Raises:
+        ConfigError: not installed or not found.
+    """
+    hint = did_you_mean(name, METRICS)
+    try:
+        import evaluate
+
+        loaded = evaluate.load(name)
+    except Exception as error:
+        known = f"Known metrics: {', '.join(sorted(METRICS))}; or write `metric: !function utils.my_metric`."
+        raise ConfigError(Fault("metric_list", f"no metric is called '{name}'", do=hint or known)) from error
+    return lambda gold, prediction: loaded.compute(references=[gold], predictions=[prediction], **options)
