@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,11 @@ def test_annotations_and_homes_agree() -> None:
     typed.pop("TYPE_CHECKING")
     typed.pop("Any")
     assert typed == fusion_eval._HOME
+
+
+def test_the_version_is_told_once(repo_root: Path) -> None:
+    project = tomllib.loads((repo_root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["version"] == fusion_eval.__version__
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
