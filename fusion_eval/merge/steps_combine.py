@@ -69,17 +69,90 @@ def kept_mean(deltas: Sequence[Tensor]) -> Tensor:
     return total.div_(count.clamp_(min=1))
 
 
-def erase_and_weigh(deltas: Sequence[Tensor]) -> Tensor:
-    """sum_t w_t m_t delta_t / sum_t w_t m_t, w_t = mean(delta_t^2) normalised, m_t: sign of the sum (SCE, 2408.07990).
-
-    Equal weights where the squares vanish altogether.
-    """
+def agreeing_mean(deltas: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """sum_t w_t m_t delta_t / sum_t w_t m_t, m_t: delta_t has the sum's sign (SCE, arXiv:2408.07990, erase)."""
     sign = elected_sign(deltas)
-    squares = torch.stack([delta.square().mean() for delta in deltas])
-    weights = squares / squares.sum() if squares.sum() > 0 else torch.full_like(squares, 1 / len(deltas))
     total, share = torch.zeros_like(sign), torch.zeros_like(sign)
     for delta, weight in zip(deltas, weights, strict=True):
         agrees = delta * sign > 0
-        total.add_(delta * agrees * weight)
-        share.add_(agrees * weight)
+        total.add_(delta * agrees, alpha=weight)
+        share.add_(agrees, alpha=weight)
     return total.div_(share.masked_fill_(share == 0, 1))
+
+
+def active(delta: Tensor, epsilon: float) -> Tensor:
+    """Where a task vector changes a weight at all: |delta| > epsilon."""
+    return delta.abs() > epsilon
+
+
+def unique_and_shared(deltas: Sequence[Tensor], epsilon: float, gains: Sequence[float]) -> Tensor:
+    """g_t delta_t where only expert t is active; the mean of the active ones where several are (RAM, arXiv:2601.13572).
+
+    RAM has all gains 1; RAM+ amplifies the unique part of an expert by how much of it overlaps with others.
+    """
+    on = [active(delta, epsilon) for delta in deltas]
+    count = sum((mask.to(deltas[0].dtype) for mask in on[1:]), on[0].to(deltas[0].dtype))
+    total = torch.zeros_like(deltas[0])
+    for delta, mask, gain in zip(deltas, on, gains, strict=True):
+        total.add_(torch.where(count == 1, delta * gain, delta / count.clamp(min=1)) * mask)
+    return total
+
+
+def near_swap(base: Tensor, other: Tensor, t: float) -> Tensor:
+    """w b + (1 - w) a with w = clamp(t / |a - b|, 0, 1): weights that are near are swapped for the other's."""
+    weight = (t / (base - other).abs().clamp(min=1e-6)).clamp(0, 1)
+    return weight * other + (1 - weight) * base
+
+
+def importance(base: Tensor, other: Tensor) -> Tensor:
+    """|b - a| KL(p || q) with p, q the softmax of each row of b and a (Arcee Fusion)."""
+    p, q = torch.softmax(other, -1) + 1e-8, torch.softmax(base, -1) + 1e-8
+    return (other - base).abs() * (p * torch.log(p / q)).sum(-1, keepdim=True)
+
+
+def consensus(deltas: Sequence[Tensor], merged: Tensor, threshold: float, least: float) -> Tensor:
+    """Where at least `least` experts have |tau_t| > threshold |tau - tau_t| (Consensus, arXiv:2405.07813, eq. 4)."""
+    votes = torch.zeros_like(merged)
+    for delta in deltas:
+        votes.add_(localized(delta, merged, threshold))
+    return votes >= least
+
+
+def localized(delta: Tensor, merged: Tensor, threshold: float) -> Tensor:
+    """A task's mask m_t = [|tau_t| > threshold |tau - tau_t|] (TALL masks, arXiv:2405.07813, eq. 3)."""
+    return delta.abs() > threshold * (merged - delta).abs()
+
+
+def unified(deltas: Sequence[Tensor]) -> Tensor:
+    """sgn(sum_t tau_t) max |tau_t| over the entries of that sign (EMR-Merging, arXiv:2405.17461, elect)."""
+    total = sum(deltas[1:], deltas[0])
+    sign = (total > 0).to(total.dtype).mul_(2).sub_(1)
+    best = torch.zeros_like(sign)
+    for delta in deltas:
+        best = torch.maximum(best, delta * sign)
+    return best * sign
+
+
+def balance(delta: Tensor, total: Tensor, bounds: tuple[float, float], count: int) -> Tensor:
+    """exp(N n(|tau_t|)^2) tanh(tau_t sum_j tau_j), n to [0, 1] between bounds (PCB-Merging, arXiv:2410.02396).
+
+    Intra-balancing times inter-balancing as the authors compute them.
+    """
+    return torch.exp(count * normalized(delta.abs(), bounds).square()) * torch.tanh(delta * total)
+
+
+def normalized(values: Tensor, bounds: tuple[float, float]) -> Tensor:
+    """(clamp(x, low, high) - low) / (high - low); 0 where the bounds coincide."""
+    low, high = bounds
+    if high <= low:
+        return torch.zeros_like(values)
+    return (values.clamp(low, high) - low) / (high - low)
+
+
+def balanced_mean(deltas: Sequence[Tensor], scores: Sequence[Tensor]) -> Tensor:
+    """sum_t b_t tau_t / sum_t b_t (PCB-Merging, arXiv:2410.02396, eq. 6)."""
+    total, share = torch.zeros_like(deltas[0]), torch.zeros_like(deltas[0])
+    for delta, score in zip(deltas, scores, strict=True):
+        total.addcmul_(delta, score)
+        share.add_(score)
+    return total.div_(share.clamp_(min=1e-12))

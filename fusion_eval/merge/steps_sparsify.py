@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
-
-_TINY = 1e-7
 
 
 def kept_count(density: float, numel: int) -> int:
@@ -13,101 +14,83 @@ def kept_count(density: float, numel: int) -> int:
     return 0 if density <= 0 or numel == 0 else min(numel, max(1, int(density * numel)))
 
 
-def magnitude_threshold(delta: Tensor, density: float) -> float:
-    """The smallest magnitude among the k = max(1, floor(density n)) largest; infinity at density 0."""
-    count = kept_count(density, delta.numel())
-    if count == 0:
-        return float("inf")
-    if count == delta.numel():
-        return 0.0
-    magnitudes = delta.abs().reshape(-1)
-    return float(magnitudes.kthvalue(delta.numel() - count + 1).values)
-
-
 def trim(delta: Tensor, threshold: float) -> Tensor:
     """Entries of magnitude at least `threshold` (TIES-Merging, arXiv:2306.01708, eq. of the trim step)."""
     return delta * (delta.abs() >= threshold)
 
 
-def random_keep(shape: torch.Size, density: float, generator: torch.Generator) -> tuple[Tensor, float]:
-    """A Bernoulli(density) mask and the exact probability it was drawn with (density to the nearest 2**-16).
+def band(delta: Tensor, low: float, high: float) -> Tensor:
+    """Entries of magnitude from `low` to `high` (Model Breadcrumbs, arXiv:2312.06795)."""
+    magnitudes = delta.abs()
+    return delta * ((magnitudes >= low) & (magnitudes <= high))
 
-    Sixteen random bits an entry, drawn on the CPU, so the mask is the same on every device.
+
+def band_ranks(density: float, gamma: float, numel: int) -> tuple[int, int]:
+    """Ranks (1 is the largest magnitude) of the largest and the smallest entry that breadcrumbs keep.
+
+    Of n magnitudes the floor(gamma n) largest go, the next floor(density n) stay, the rest goes (arXiv:2312.06795);
+    gamma yields where both do not fit, and one entry stays at least.
     """
-    count = shape.numel()
+    count, top = kept_count(density, numel), int(gamma * numel)
+    first = min(top, numel - count)
+    return first + 1, first + count
+
+
+def random_bits(count: int, generator: torch.Generator) -> Tensor:
+    """`count` random integers of sixteen bits, from -32768: the same on every device, whatever the slices.
+
+    Every slice but the last must have a multiple of four entries.
+    """
     words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None, generator=generator)
-    level = round(density * 65536)
-    keep = words.view(torch.int16)[:count] < level - 32768 if level < 65536 else torch.ones(count, dtype=torch.bool)
-    return keep.reshape(shape), level / 65536
+    return words.view(torch.int16)[:count]
 
 
-def drop(delta: Tensor, density: float, generator: torch.Generator) -> tuple[Tensor, float]:
-    """Random entries of a task vector and the share that was kept in expectation (DARE, arXiv:2311.03099, step 1).
+def drawn_density(density: float) -> float:
+    """The probability that `drop` draws with: density to the nearest 2**-16, between 0 and 1."""
+    return min(max(round(density * 65536), 1), 65535) / 65536
 
-    DARE's step 2 divides by that share: E[m * delta / density] = delta.
+
+def drop(delta: Tensor, density: float, generator: torch.Generator) -> Tensor:
+    """A task vector with entries kept by m ~ Bernoulli(`drawn_density`) (DARE, arXiv:2311.03099, step 1).
+
+    DARE's step 2 divides by the density, so that E[m * delta / density] = delta.
     """
-    keep, density = random_keep(delta.shape, density, generator)
-    return delta * keep.to(delta.device), density
-
-
-def rescale_norm(sparse: Tensor, delta: Tensor) -> Tensor:
-    """A sparsified task vector with the L1 norm of the whole one: sparse * |delta|_1 / |sparse|_1."""
-    before, after = delta.abs().sum(), sparse.abs().sum()
-    if before < _TINY or after < _TINY:
-        return sparse
-    return sparse * (before / after)
-
-
-def without_outliers(delta: Tensor, density: float, gamma: float) -> Tensor:
-    """A task vector without its largest `gamma` and its smallest magnitudes, `density` of it kept.
-
-    Model Breadcrumbs (arXiv:2312.06795): per tensor, of the magnitudes in ascending order keep floor(density n)
-    below the floor(gamma n) largest ones. Equal magnitudes at a cut are kept in the order of their place.
-    """
-    numel = delta.numel()
-    target, top = int(density * numel), int(gamma * numel)
-    low = max(0, numel - target - top)
-    order = delta.abs().reshape(-1).argsort(stable=True)
-    keep = torch.zeros(numel, dtype=torch.bool, device=delta.device)
-    keep[order[low : low + target]] = True
-    return delta * keep.reshape(delta.shape)
-
-
-def rank_probabilities(delta: Tensor, density: float, epsilon: float) -> Tensor:
-    """Keep probabilities that grow with the rank of a magnitude in its row (DELLA, arXiv:2406.11617, MagPrune).
-
-    p = density - eps + 2 eps (r - 1) / (m - 1), ranks r = 1..m of |delta| in a row of the last dimensions; a
-    vector is one row, a row of one entry has p = density.
-    """
-    rows = delta.abs().reshape(1, -1) if delta.dim() < 2 else delta.abs().reshape(delta.shape[0], -1)
-    width = rows.shape[1]
-    if width == 1:
-        return torch.full_like(delta, density)
-    order = rows.argsort(dim=1, stable=True)
-    ranks = torch.empty_like(rows)
-    ladder = torch.arange(width, dtype=rows.dtype, device=rows.device)
-    ranks.scatter_(1, order, ladder.expand_as(rows))
-    return (density - epsilon + 2 * epsilon * ranks / (width - 1)).reshape(delta.shape)
+    level = round(drawn_density(density) * 65536)
+    keep = random_bits(delta.numel(), generator) < level - 32768
+    return delta * keep.reshape(delta.shape).to(delta.device)
 
 
 def drop_by_rank(delta: Tensor, density: float, epsilon: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A task vector with entries dropped at random by rank, and the probabilities (DELLA, arXiv:2406.11617)."""
-    probabilities = rank_probabilities(delta, density, epsilon)
-    draws = torch.rand(delta.shape, generator=generator).to(delta.device)
-    return delta * (draws < probabilities), probabilities
+    """A mask that keeps entries with p = density - eps + 2 eps (r - 1) / (m - 1), and p (DELLA, arXiv:2406.11617).
 
-
-def high_variance(deltas: list[Tensor], fraction: float) -> list[Tensor]:
-    """The entries whose variance across experts is among the `fraction` largest non-zero ones (SCE, arXiv:2408.07990).
-
-    Population variance; floor(fraction * non-zero variances) positions are kept, and equal ones at the cut.
+    r = 1..m is the rank of |delta| in its row, equal magnitudes sharing the highest; a vector is one row, a row of one
+    entry has p = density. With u uniform, u < p(r) just when |delta| is at least the row's value of the rank at which p
+    passes u: rows are sorted, ranks never formed.
     """
-    if fraction >= 1:
-        return deltas
-    variance = torch.stack(deltas).var(dim=0, unbiased=False)
-    count = int(torch.count_nonzero(variance) * fraction)
-    if count == 0:
-        return [torch.zeros_like(delta) for delta in deltas]
-    cut = variance.reshape(-1).kthvalue(variance.numel() - count + 1).values
-    keep = variance >= cut
-    return [delta * keep for delta in deltas]
+    rows = delta.abs().reshape(1, -1) if delta.dim() < 2 else delta.abs().reshape(delta.shape[0], -1)
+    width = rows.shape[1]
+    draws = (random_bits(rows.numel(), generator).to(torch.float32) + 32768.5) / 65536
+    draws = draws.reshape(rows.shape).to(rows.device)
+    if width == 1 or epsilon == 0:
+        return (draws < density).reshape(delta.shape), torch.full_like(delta, density)
+    ordered = torch.from_numpy(np.sort(rows.cpu().numpy(), axis=1)).to(rows.device)
+    place = (draws - (density - epsilon)).mul_((width - 1) / (2 * epsilon)).ceil_()  # first rank - 1 with p >= u
+    never = place > width - 1
+    cut = ordered.gather(1, place.clamp_(0, width - 1).long())
+    keep = (rows >= cut) & ~never
+    ranks = torch.searchsorted(ordered, rows, right=True).to(rows.dtype) - 1
+    probabilities = density - epsilon + 2 * epsilon * ranks / (width - 1)
+    return keep.reshape(delta.shape), probabilities.reshape(delta.shape)
+
+
+def variance(deltas: Sequence[Tensor]) -> Tensor:
+    """Population variance of each entry across the experts (SCE's selection score, arXiv:2408.07990)."""
+    mean = sum(deltas[1:], deltas[0]) / len(deltas)
+    return torch.stack([(delta - mean).square_() for delta in deltas]).mean(0)
+
+
+def overlap(deltas: Sequence[Tensor]) -> Tensor:
+    """sum_{i != j} |tau_i| |tau_j| = (sum |tau|)^2 - sum |tau|^2: the zero-shot conflict score of TATR (ICLR 2025)."""
+    magnitudes = [delta.abs() for delta in deltas]
+    total = sum(magnitudes[1:], magnitudes[0])
+    return total.square() - sum((m.square() for m in magnitudes[1:]), magnitudes[0].square())

@@ -1,21 +1,128 @@
-"""Steps that interpolate on the sphere: the tensor as one vector, or each of its rows."""
+"""Interpolation on the sphere, a tensor being one vector: all of it follows from the inner products.
+
+Every result here is a linear combination of the tensors, whose coefficients these functions find in float64 from the
+Gram matrix G_ij = <x_i, x_j>; two passes over the tensors then suffice, however many iterations a mean takes.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-_NEARLY_PARALLEL = 0.9995
+from fusion_eval.errors import Fault, MethodError
+
+NEARLY_PARALLEL = 0.9995
 
 
-def slerp(first: Tensor, second: Tensor, t: float, parallel: float = _NEARLY_PARALLEL) -> Tensor:
-    """[sin((1-t) w) a + sin(t w) b] / sin w with w the angle of a and b; linear where |cos w| > `parallel`.
+def gram(tensors: Sequence[Tensor]) -> Tensor:
+    """The inner products of tensors, in float64."""
+    rows = torch.stack([tensor.reshape(-1).double() for tensor in tensors])
+    return (rows @ rows.T).cpu()
 
-    Shoemake, Animating rotation with quaternion curves (SIGGRAPH 1985). The tensor is one vector, not normalised.
+
+def slerp_coefficients(G: Tensor, t: float, parallel: float = NEARLY_PARALLEL) -> list[float]:
+    """[sin((1-t) w), sin(t w)] / sin w with w the angle of the two tensors; 1-t, t where |cos w| > `parallel`.
+
+    Shoemake, Animating rotation with quaternion curves, SIGGRAPH 1985. The tensors are not normalised.
     """
-    norms = torch.linalg.vector_norm(first).clamp(min=1e-8), torch.linalg.vector_norm(second).clamp(min=1e-8)
-    cosine = ((first / norms[0]) * (second / norms[1])).sum().clamp(-1, 1)
-    if cosine.abs() > parallel:
-        return (1 - t) * first + t * second
-    angle = torch.acos(cosine)
-    return (torch.sin((1 - t) * angle) * first + torch.sin(t * angle) * second) / torch.sin(angle)
+    first, second = math.sqrt(G[0, 0]), math.sqrt(G[1, 1])
+    product = first * second
+    cosine = max(-1.0, min(1.0, float(G[0, 1]) / product)) if product > 0 else 1.0
+    if abs(cosine) > parallel or 1 - cosine * cosine <= 1e-16:
+        return [1 - t, t]
+    angle = math.acos(cosine)
+    return [math.sin((1 - t) * angle) / math.sin(angle), math.sin(t * angle) / math.sin(angle)]
+
+
+def multislerp_coefficients(G: Tensor, weights: Sequence[float], eps: float = 1e-8) -> list[float]:
+    """Tensors mapped to the tangent space at their mean direction, averaged there, and mapped back.
+
+    u_i = x_i / |x_i|; m = sum w_i u_i normalised; tau = sum w_i (u_i - <u_i, m> m);
+    (m cos|tau| + tau sin|tau| / |tau|) sum w_i |x_i|.
+
+    Raises:
+        MethodError: the directions of three or more tensors cancel.
+    """
+    w = torch.tensor(weights, dtype=torch.float64)
+    norms = G.diagonal().clamp(min=0).sqrt()
+    units = torch.diag(1 / (norms + eps))
+    mean = w @ units
+    length = _length(mean, G)
+    if len(weights) == 1:
+        return [float(w[0])]
+    if length < eps:
+        if len(weights) == 2 or not norms.any():
+            return [float(weight) for weight in w]
+        raise MethodError(Fault("method.weights", "the experts' directions cancel", do="Choose other weights."))
+    mean = mean / length
+    along = units @ G @ mean
+    tangent = w @ (units - along[:, None] * mean)
+    angle = _length(tangent, G) + eps
+    result = (mean * math.cos(angle) + tangent * math.sin(angle) / angle) * (w @ norms)
+    return [float(c) for c in result]
+
+
+def karcher_coefficients(G: Tensor, max_iter: int = 10, tol: float = 1e-5) -> list[float]:
+    """The mean of directions on the sphere (Karcher, 1977), times the mean norm.
+
+    m = sum u_i normalised; then repeat tau = (1/N) sum (w_i / sin w_i)(u_i - cos w_i m), cos w_i = <m, u_i>;
+    m = m cos|tau| + tau sin|tau| / |tau|; until |tau| < tol.
+    """
+    count = len(G)
+    norms = G.diagonal().clamp(min=0).sqrt()
+    live = norms > 0
+    units = torch.diag(torch.where(live, 1 / norms.where(live, torch.ones_like(norms)), 0.0))[live]
+    if not len(units):
+        return [1 / count] * count
+    mean = units.sum(0)
+    mean = mean / _length(mean, G) if _length(mean, G) > tol else units[0]
+    for _ in range(max_iter):
+        tangent = sum((_log_map(mean, unit, G, tol) for unit in units), torch.zeros_like(mean)) / count
+        length = _length(tangent, G)
+        if length < tol:
+            break
+        mean = mean * math.cos(length) + tangent * math.sin(length) / length
+        mean = mean / _length(mean, G)
+    return [float(c) for c in mean * norms.mean()]
+
+
+def _log_map(mean: Tensor, unit: Tensor, G: Tensor, tol: float) -> Tensor:
+    """The tangent at `mean` that points to `unit`, as long as their angle; zero for angles under `tol`."""
+    cosine = max(-1.0, min(1.0, float(mean @ G @ unit)))
+    angle = math.acos(cosine)
+    if angle < tol or math.sin(angle) == 0:
+        return torch.zeros_like(mean)
+    return (unit - cosine * mean) * (angle / math.sin(angle))
+
+
+def _length(coefficients: Tensor, G: Tensor) -> float:
+    return math.sqrt(max(0.0, float(coefficients @ G @ coefficients)))
+
+
+def stock_ratio(G: Tensor) -> Tensor:
+    """N cos / (1 + (N - 1) cos), cos the mean cosine over pairs (Model Stock, arXiv:2403.19522, eq. 5).
+
+    For Gram matrices (..., N, N); 0 where the denominator vanishes. A zero task vector is orthogonal to the others.
+    """
+    count = G.shape[-1]
+    norms = G.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+    scale = norms.unsqueeze(-1) * norms.unsqueeze(-2)
+    cosines = torch.where(scale > 0, G / scale.masked_fill(scale <= 0, 1), 0.0).clamp(-1, 1)
+    rows, columns = torch.triu_indices(count, count, 1).unbind()
+    cosine = cosines[..., rows, columns].mean(-1)
+    divisor = 1 + (count - 1) * cosine
+    return torch.where(divisor.abs() < 1e-6, 0.0, count * cosine / divisor)
+
+
+def row_slerp(first: Tensor, second: Tensor, t: float, dim: int = -1) -> Tensor:
+    """Slerp with one angle for every vector along `dim`; linear for parallel vectors."""
+    lengths = [torch.linalg.vector_norm(x, dim=dim, keepdim=True).clamp(min=1e-7) for x in (first, second)]
+    cosine = ((first / lengths[0]) * (second / lengths[1])).sum(dim, keepdim=True).clamp(-1, 1)
+    parallel = 1 - cosine * cosine <= 1e-16
+    angle = torch.acos(torch.where(parallel, 0.0, cosine))
+    divisor = torch.where(parallel, 1.0, torch.sin(angle))
+    curved = (torch.sin((1 - t) * angle) * first + torch.sin(t * angle) * second) / divisor
+    return torch.where(parallel, (1 - t) * first + t * second, curved)

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
 from fusion_eval.errors import ConfigError, Fault
 from fusion_eval.merge.engine import AlignedPool
-from fusion_eval.merge.group import ElementwiseRule, Rule, TensorGroup, working
+from fusion_eval.merge.group import ElementwiseRule, Rule, ScannedRule, TensorGroup, working
 from fusion_eval.merge.layers import layer_positions
 from fusion_eval.merge.steps_combine import weighted_sum
 from fusion_eval.method.base_method import Pool, RuleMethod
 from fusion_eval.method.selection import Tensors
-from fusion_eval.method.step.base import COMBINE, DELTAS, MERGED, State, Step, choice_faults
+from fusion_eval.method.step.base import (
+    COMBINE,
+    DELTAS,
+    ENTRYWISE,
+    MERGED,
+    SCANNED,
+    WHOLE,
+    State,
+    Step,
+    choice_faults,
+)
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -60,32 +70,79 @@ class Flow:
 
     def enter(self, group: TensorGroup) -> State:
         """The state before the first step: task vectors from the origin."""
-        position = self.positions.get(group.name, 0.0)
+        position, matrix = self.positions.get(group.name, 0.0), not self.tensors.is_table(group.name)
         if self.origin == "none":
-            return State(group, None, group.values(), position=position)
+            return State(group, None, group.values(), None, position, matrix)
         if self.origin == "base":
-            return State(group, group.required_base(), group.deltas(), position=position)
+            return State(group, group.required_base(), group.deltas(), None, position, matrix)
         average = mean(group)
-        return State(group, average, tuple(value - average for value in group.values()), position=position)
+        return State(group, average, tuple(value - average for value in group.values()), None, position, matrix)
+
+    def scan(self, group: TensorGroup) -> Flow:
+        """The entrywise flow for one tensor: each step in turn scans the slices as the steps before it leave them."""
+        if self.tensors.route(group.name) != "merge":
+            return self
+        done = replace(self, steps=())
+        for step in self.steps:
+            scanned = step.scan(SliceView(group, done)) if step.reach == SCANNED else step
+            done = replace(done, steps=(*done.steps, scanned))
+        return done
 
     @property
-    def elementwise(self) -> bool:
-        """Whether every step works entry by entry."""
-        return all(step.elementwise for step in self.steps)
+    def reach(self) -> int:
+        """What the steps must see of a tensor."""
+        return max((step.reach for step in self.steps), default=ENTRYWISE)
+
+    def as_rule(self) -> Rule:
+        """The flow as the narrowest kind of rule, which lets the engine work in slices."""
+        if self.reach == ENTRYWISE:
+            return ElementwiseRule(self)
+        return ScannedRule(self.scan) if self.reach == SCANNED else self
+
+
+@dataclass(frozen=True, slots=True)
+class SliceView:
+    """One tensor in slices, with the steps of a flow done."""
+
+    group: TensorGroup
+    flow: Flow
+
+    @property
+    def numel(self) -> int:
+        """Number of elements of the tensor."""
+        return self.group.numel
+
+    def states(self) -> Iterator[State]:
+        """One slice after another."""
+        return map(self.flow.run, self.group.slices())
 
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """The tensors that a flow merges, as its next step will see them."""
+    """All tensors that a flow merges, as its next step will see them."""
 
     pool: AlignedPool
     flow: Flow
 
+    @property
+    def names(self) -> list[str]:
+        """The tensors to be merged."""
+        reference, route = self.pool.reference, self.flow.tensors.route
+        return [name for name in reference if reference.spec(name).dtype.is_floating_point and route(name) == "merge"]
+
+    @property
+    def numel(self) -> int:
+        """Number of elements of all these tensors."""
+        return sum(self.pool.reference.spec(name).numel for name in self.names)
+
     def states(self) -> Iterator[State]:
-        """One state after another, read from the pool anew."""
-        for name in self.pool.reference:
-            if self.pool.reference.spec(name).dtype.is_floating_point and self.flow.tensors.route(name) == "merge":
-                yield self.flow.run(self.pool.group(name))
+        """One tensor or slice after another, read from the pool anew."""
+        for name in self.names:
+            group = self.pool.group(name)
+            if self.flow.reach == WHOLE:
+                yield self.flow.run(group)
+            else:
+                yield from SliceView(group, self.flow.scan(group)).states()
 
 
 class PipelineMethod(RuleMethod):
@@ -125,8 +182,7 @@ class PipelineMethod(RuleMethod):
 
     def prepare(self, pool: Pool, fabric: Fabric | None = None, *, seed: int = 0) -> Rule:
         """The pipeline with what its steps must know of the whole pool."""
-        flow = self.bind(pool.aligned(seed))
-        return ElementwiseRule(flow) if flow.elementwise else flow
+        return self.bind(pool.aligned(seed)).as_rule()
 
     def bind(self, pool: AlignedPool) -> Flow:
         """Each step bound in turn, seeing the tensors as the steps before it leave them."""
@@ -144,6 +200,8 @@ class PipelineMethod(RuleMethod):
     def faults(self, pool: Pool) -> list[Fault]:
         """What the pool lacks, and options that do not fit it."""
         found = super().faults(pool)
+        if self.origin == "base" and pool.base_name is None and not self.needs_base:
+            found.append(Fault("modelpool.base", "no base model, which method.origin=base needs", do="Set it."))
         if not pool.expert_names:
             return found
         names = tuple(pool.checkpoint(pool.expert_names[0]))
@@ -160,13 +218,6 @@ class Pipeline(PipelineMethod):
     def where(self, index: int) -> str:
         """The config key of a step."""
         return f"method.steps[{index}]"
-
-    def faults(self, pool: Pool) -> list[Fault]:
-        """What the pool lacks, and options that do not fit it."""
-        found = super().faults(pool)
-        if self.origin == "base" and pool.base_name is None:
-            found.append(Fault("modelpool.base", "no base model, which method.origin=base needs", do="Set it."))
-        return found
 
 
 def mean(group: TensorGroup) -> Tensor:

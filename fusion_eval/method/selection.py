@@ -10,6 +10,7 @@ from typing import Any
 from fusion_eval.errors import ConfigError, Fault, did_you_mean
 
 _STATISTICS = re.compile(r"(^|\.)running_(mean|var)$")
+_PATTERNS = ("include", "exclude", "tables")
 _ROUTES = {"others": ("base", "average"), "statistics": ("base", "average", "merge")}
 
 
@@ -22,6 +23,7 @@ class Tensors:
     Args:
         include: tensors to merge; none given means all.
         exclude: tensors not to merge (embeddings, heads, norms), whatever `include` says.
+        tables: matrices that are tables of vectors (embeddings): steps on singular values treat them as vectors.
         others: what tensors that are not merged become: `base` or `average` of the experts.
         statistics: what running means and variances of normalisation layers become: `base`, `average` of the
             experts, or `merge` (treated as weights, which can make a variance negative).
@@ -29,6 +31,7 @@ class Tensors:
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
     others: str = "base"
     statistics: str = "average"
 
@@ -48,7 +51,7 @@ class Tensors:
             for key in given
             if key not in known
         ]
-        for key in ("include", "exclude"):
+        for key in _PATTERNS:
             given[key] = _patterns(given.get(key))
             faults += _pattern_faults(f"{where}.{key}", given[key])
         for key, allowed in _ROUTES.items():
@@ -67,11 +70,15 @@ class Tensors:
         unwanted = any(re.search(pattern, name) for pattern in self.exclude)
         return "merge" if wanted and not unwanted else self.others
 
+    def is_table(self, name: str) -> bool:
+        """Whether a matrix is a table of vectors."""
+        return any(re.search(pattern, name) for pattern in self.tables)
+
     def faults(self, names: Sequence[str], where: str = "method.tensors") -> list[Fault]:
         """Patterns that fit no tensor of a pool."""
         return [
             Fault(f"{where}.{key}", f"'{pattern}' fits none of the pool's {len(names)} tensors")
-            for key in ("include", "exclude")
+            for key in _PATTERNS
             for pattern in getattr(self, key)
             if not any(re.search(pattern, name) for name in names)
         ]

@@ -15,7 +15,7 @@ from fusion_eval.method.base_method import Method
 
 FOLDER = Path(__file__).resolve().parents[2] / "config" / "method"
 FILES = sorted(FOLDER.glob("*.yaml"))
-TENSORS = {"include": None, "exclude": None, "others": "base", "statistics": "average"}
+TENSORS = {"include": None, "exclude": None, "tables": None, "others": "base", "statistics": "average"}
 
 
 def instantiate(node):

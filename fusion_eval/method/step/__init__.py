@@ -1,9 +1,76 @@
 """The steps of which merges are composed; `_target_: fusion_eval.method.step.Trim` names one in YAML."""
 
 from fusion_eval.method.step.base import State, Step, View, Weights
-from fusion_eval.method.step.combine import Elect, Sum
-from fusion_eval.method.step.merged import Scale
-from fusion_eval.method.step.sparsify import Drop, Trim
-from fusion_eval.method.step.sphere import Slerp
+from fusion_eval.method.step.combine import (
+    Balance,
+    Elect,
+    EraseMinority,
+    FuseImportant,
+    MaxMagnitude,
+    NearSwap,
+    Ram,
+    Recombine,
+    Stitch,
+    Sum,
+    Unify,
+)
+from fusion_eval.method.step.merged import Consensus, DepthScale, Extrapolate, MatchNorm, Scale
+from fusion_eval.method.step.sparsify import Drop, DropByRank, MaskOutliers, SelectVariance, Trim, TrustRegion
+from fusion_eval.method.step.spectral import (
+    Align,
+    CalibrateSpectrum,
+    Disentangle,
+    Isotropic,
+    IsotropicWithTasks,
+    LeastInterference,
+    LowRank,
+    ModifiedTaskVectors,
+    ProjectInTurn,
+    TaskSingularVectors,
+)
+from fusion_eval.method.step.sphere import Karcher, MultiSlerp, NuSlerp, Slerp, Stock, StockRows
 
-__all__ = ["Drop", "Elect", "Scale", "Slerp", "State", "Step", "Sum", "Trim", "View", "Weights"]
+__all__ = [
+    "Align",
+    "Balance",
+    "CalibrateSpectrum",
+    "Consensus",
+    "DepthScale",
+    "Disentangle",
+    "Drop",
+    "DropByRank",
+    "Elect",
+    "EraseMinority",
+    "Extrapolate",
+    "FuseImportant",
+    "Isotropic",
+    "IsotropicWithTasks",
+    "Karcher",
+    "LeastInterference",
+    "LowRank",
+    "MaskOutliers",
+    "MatchNorm",
+    "MaxMagnitude",
+    "ModifiedTaskVectors",
+    "MultiSlerp",
+    "NearSwap",
+    "NuSlerp",
+    "ProjectInTurn",
+    "Ram",
+    "Recombine",
+    "Scale",
+    "SelectVariance",
+    "Slerp",
+    "State",
+    "Step",
+    "Stitch",
+    "Stock",
+    "StockRows",
+    "Sum",
+    "TaskSingularVectors",
+    "Trim",
+    "TrustRegion",
+    "Unify",
+    "View",
+    "Weights",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
@@ -30,6 +30,7 @@ class State:
         deltas: the task vectors, one per expert, as the steps before left them.
         merged: the combined vector, from the combining step on.
         position: the tensor's depth in the network, from 0 to 1.
+        matrix: whether the tensor is a matrix in the sense of singular values, not a table, vector or kernel.
         lift: what brings a combined vector back from the space into which a step moved the task vectors.
     """
 
@@ -38,6 +39,7 @@ class State:
     deltas: tuple[Tensor, ...]
     merged: Tensor | None = None
     position: float = 0.0
+    matrix: bool = True
     lift: Callable[[Tensor], Tensor] | None = None
 
     def value(self, setting: Setting, expert: int | None = None) -> float:
@@ -78,29 +80,60 @@ class State:
 
 
 class View(Protocol):
-    """The pool as a step may see it before merging starts: every tensor to be merged, with the earlier steps done."""
+    """What a step may look at before it works: one tensor, or every tensor of a pool, with the earlier steps done."""
+
+    @property
+    def numel(self) -> int:
+        """Number of elements of one task vector in the view."""
 
     def states(self) -> Iterator[State]:
-        """One state after another; each call reads the pool anew."""
+        """One piece after another, often flat slices that fit the cache; each call starts anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeView:
+    """One tensor, whole."""
+
+    state: State
+
+    @property
+    def numel(self) -> int:
+        """Number of elements of the tensor."""
+        return self.state.deltas[0].numel()
+
+    def states(self) -> Iterator[State]:
+        """The state, once."""
+        yield self.state
+
+
+ENTRYWISE, SCANNED, WHOLE = 0, 1, 2
+"""What a step must see of a tensor: an entry at a time; all of it once, then an entry at a time; its whole shape."""
 
 
 class Step(ABC):
     """One step of a merge; its hyperparameters are its fields, named as the method's options.
 
-    Class attributes say what the fields may hold: `settings` are numbers that may differ by tensor, depth and
-    expert; `choices` are words; `per_expert` are weights.
+    A step that is `SCANNED` writes `scan`, all others `__call__`. Class attributes say what the fields may hold:
+    `settings` are numbers that may differ by tensor, depth and expert; `choices` are words; `per_expert` are weights.
     """
 
     __slots__ = ()
     phase: ClassVar[str]
-    elementwise: ClassVar[bool] = False
+    reach: ClassVar[int] = ENTRYWISE
     settings: ClassVar[Mapping[str, Range]] = {}
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     per_expert: ClassVar[tuple[str, ...]] = ()
 
-    @abstractmethod
     def __call__(self, state: State) -> State:
         """The state after this step."""
+        return self.scan(WholeView(state))(state)
+
+    def scan(self, view: View) -> Step:
+        """The entrywise step for one tensor, with what had to be known of all its entries.
+
+        It is called on consecutive slices in order, from the first; it may draw random numbers as it goes.
+        """
+        return self
 
     def bind(self, view: View) -> Step:
         """The step with what it must know of the whole pool; passes over all tensors happen here."""

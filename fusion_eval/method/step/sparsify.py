@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
+from fusion_eval.errors import Fault
 from fusion_eval.merge import steps_sparsify as rules
 from fusion_eval.merge.setting import Range, Setting
-from fusion_eval.merge.steps_threshold import streamed_thresholds
-from fusion_eval.method.step.base import DELTAS, State, Step, View
+from fusion_eval.merge.steps_threshold import magnitude_thresholds, streamed_largest
+from fusion_eval.method.step.base import DELTAS, SCANNED, WHOLE, State, Step, View
 
 DENSITY = Range(0, 1, above=True)
-_SCOPES = ("tensor", "model")
+SCOPES = ("tensor", "model")
+_TINY = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +27,13 @@ class Trim(Step):
     Args:
         density: the share to keep; over a whole model it may differ by expert only.
         scope: `tensor` ranks within each tensor, `model` over the whole task vector, as in the paper.
-        rescale: `none`, or `norm`: keep the L1 norm of each tensor.
+        rescale: `none`; `density` divides by it; `norm` keeps the L1 norm of each tensor.
     """
 
     phase: ClassVar[str] = DELTAS
+    reach: ClassVar[int] = SCANNED
     settings: ClassVar[Mapping[str, Range]] = {"density": DENSITY}
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"scope": _SCOPES, "rescale": ("none", "norm")}
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"scope": SCOPES, "rescale": ("none", "density", "norm")}
 
     density: Setting = 0.2
     scope: str = "model"
@@ -39,52 +43,50 @@ class Trim(Step):
         """The thresholds over the whole model, found exactly by passes over its tensors."""
         if self.scope == "tensor":
             return self
-        first = next(iter(view.states()), None)
+        cut = self._cut(view)
+        return CutAndRescale(cut) if self.rescale == "norm" else cut
+
+    def scan(self, view: View) -> Step:
+        """The thresholds of a tensor."""
+        cut = self._cut(view)
+        return rescaled(cut, view) if self.rescale == "norm" else cut
+
+    def _cut(self, view: View) -> Cut:
+        first = next(view.states(), None)
         if first is None:
-            return self
+            return Cut((), ())
         densities = [first.value(self.density, index) for index in range(len(first.deltas))]
-        if all(density >= 1 for density in densities):
-            return self
-        thresholds = streamed_thresholds(lambda: (state.deltas for state in view.states()), densities)
-        return Cut(tuple(thresholds)) if self.rescale == "none" else CutRescaled(tuple(thresholds))
-
-    def __call__(self, state: State) -> State:
-        kept = []
-        for index, delta in enumerate(state.deltas):
-            density = state.value(self.density, index)
-            kept.append(delta if density >= 1 else self._trimmed(delta, density))
-        return state.with_deltas(kept)
-
-    def _trimmed(self, delta: Tensor, density: float) -> Tensor:
-        sparse = rules.trim(delta, rules.magnitude_threshold(delta, density))
-        return rules.rescale_norm(sparse, delta) if self.rescale == "norm" else sparse
+        thresholds = magnitude_thresholds(lambda: (state.deltas for state in view.states()), densities, view.numel)
+        factors = [1 / density if self.rescale == "density" else 1.0 for density in densities]
+        return Cut(tuple(thresholds), tuple(factors))
 
 
 @dataclass(frozen=True, slots=True)
 class Cut(Step):
-    """Keep the entries of at least a known magnitude, one per expert."""
+    """Keep the entries of at least a known magnitude and multiply by a factor, one of each per expert."""
 
     phase: ClassVar[str] = DELTAS
-    elementwise: ClassVar[bool] = True
 
     thresholds: tuple[float, ...]
+    factors: tuple[float, ...]
 
     def __call__(self, state: State) -> State:
-        pairs = zip(state.deltas, self.thresholds, strict=True)
-        return state.with_deltas([rules.trim(delta, threshold) for delta, threshold in pairs])
+        kept = [d if t <= 0 else rules.trim(d, t) for d, t in zip(state.deltas, self.thresholds, strict=True)]
+        return state.with_deltas(_multiplied(kept, self.factors))
 
 
 @dataclass(frozen=True, slots=True)
-class CutRescaled(Step):
-    """`Cut`, with the L1 norm of each tensor kept."""
+class CutAndRescale(Step):
+    """A cut that keeps the L1 norm of each tensor."""
 
     phase: ClassVar[str] = DELTAS
+    reach: ClassVar[int] = SCANNED
 
-    thresholds: tuple[float, ...]
+    cut: Cut
 
-    def __call__(self, state: State) -> State:
-        pairs = zip(state.deltas, self.thresholds, strict=True)
-        return state.with_deltas([rules.rescale_norm(rules.trim(d, threshold), d) for d, threshold in pairs])
+    def scan(self, view: View) -> Step:
+        """The cut with the factors of a tensor."""
+        return rescaled(self.cut, view)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +99,217 @@ class Drop(Step):
     """
 
     phase: ClassVar[str] = DELTAS
+    reach: ClassVar[int] = SCANNED
     settings: ClassVar[Mapping[str, Range]] = {"density": DENSITY}
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"rescale": ("density", "norm", "none")}
 
     density: Setting = 0.5
     rescale: str = "density"
 
+    def scan(self, view: View) -> Step:
+        """The step with this tensor's densities and factors."""
+        first = next(view.states())
+        densities = [first.value(self.density, index) for index in range(len(first.deltas))]
+        dropping = Dropping(tuple(densities), (1.0,) * len(densities))
+        if self.rescale == "density":
+            return replace(dropping, factors=tuple(1 / rules.drawn_density(d) if d < 1 else 1.0 for d in densities))
+        return rescaled(dropping, view) if self.rescale == "norm" else dropping
+
+
+@dataclass(frozen=True, slots=True)
+class Dropping(Step):
+    """Keep random entries, drawn as slices come, and multiply by a factor, one per expert."""
+
+    phase: ClassVar[str] = DELTAS
+
+    densities: tuple[float, ...]
+    factors: tuple[float, ...]
+    generators: list[torch.Generator] = field(default_factory=list)
+
+    def __call__(self, state: State) -> State:
+        if state.group.start == 0:
+            self.generators[:] = [state.group.generator(index) for index in range(len(state.deltas))]
+        kept = [
+            delta if density >= 1 else rules.drop(delta, density, generator)
+            for delta, density, generator in zip(state.deltas, self.densities, self.generators, strict=True)
+        ]
+        return state.with_deltas(_multiplied(kept, self.factors))
+
+
+@dataclass(frozen=True, slots=True)
+class MaskOutliers(Step):
+    """Drop the largest and the smallest magnitudes of each tensor: Model Breadcrumbs (arXiv:2312.06795).
+
+    Args:
+        density: the share to keep.
+        gamma: the share of largest magnitudes to drop.
+    """
+
+    phase: ClassVar[str] = DELTAS
+    reach: ClassVar[int] = SCANNED
+    settings: ClassVar[Mapping[str, Range]] = {"density": DENSITY, "gamma": Range(0, 1, below=True)}
+
+    density: Setting = 0.14
+    gamma: Setting = 0.01
+
+    def scan(self, view: View) -> Step:
+        """The bounds of a tensor."""
+        first = next(view.states())
+        ranks = []
+        for index in range(len(first.deltas)):
+            density, gamma = first.value(self.density, index), first.value(self.gamma, index)
+            ranks.append(() if density >= 1 else rules.band_ranks(density, gamma, view.numel))
+        found = streamed_largest(lambda: (state.deltas for state in view.states()), ranks, magnitudes=True)
+        return Band(tuple((bounds[1], bounds[0]) if bounds else (0.0, float("inf")) for bounds in found))
+
+
+@dataclass(frozen=True, slots=True)
+class Band(Step):
+    """Keep the entries between two known magnitudes, one pair per expert."""
+
+    phase: ClassVar[str] = DELTAS
+
+    bounds: tuple[tuple[float, float], ...]
+
+    def __call__(self, state: State) -> State:
+        pairs = zip(state.deltas, self.bounds, strict=True)
+        return state.with_deltas([rules.band(delta, low, high) for delta, (low, high) in pairs])
+
+
+@dataclass(frozen=True, slots=True)
+class DropByRank(Step):
+    """Drop entries at random, small ones more often: MagPrune of DELLA (arXiv:2406.11617).
+
+    Args:
+        density: the share to keep.
+        epsilon: half the width of the range of probabilities.
+        rescale: `probability` divides each entry by its own, as in the paper; `norm` keeps each tensor's L1 norm;
+            or `none`.
+    """
+
+    phase: ClassVar[str] = DELTAS
+    reach: ClassVar[int] = WHOLE
+    settings: ClassVar[Mapping[str, Range]] = {"density": DENSITY, "epsilon": Range(0, 0.5)}
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"rescale": ("probability", "norm", "none")}
+
+    density: Setting = 0.5
+    epsilon: Setting = 0.15
+    rescale: str = "probability"
+
     def __call__(self, state: State) -> State:
         kept = []
         for index, delta in enumerate(state.deltas):
-            density = state.value(self.density, index)
-            if density >= 1:
-                kept.append(delta)
-                continue
-            sparse, share = rules.drop(delta, density, state.group.generator(index))
-            if self.rescale == "norm":
-                sparse = rules.rescale_norm(sparse, delta)
-            kept.append(sparse / share if self.rescale == "density" else sparse)
+            density, epsilon = state.value(self.density, index), state.value(self.epsilon, index)
+            kept.append(delta if density >= 1 else self._dropped(delta, density, epsilon, state.group.generator(index)))
         return state.with_deltas(kept)
+
+    def _dropped(self, delta: Tensor, density: float, epsilon: float, generator: torch.Generator) -> Tensor:
+        keep, probabilities = rules.drop_by_rank(delta, density, epsilon, generator)
+        sparse = delta * keep
+        if self.rescale == "probability":
+            return sparse / probabilities
+        return sparse * _norm_factor(delta, sparse) if self.rescale == "norm" else sparse
+
+    def faults(self, where: str) -> list[Fault]:
+        """Probabilities must lie between 0 and 1."""
+        faults = Step.faults(self, where)
+        plain = isinstance(self.density, int | float) and isinstance(self.epsilon, int | float)
+        if not faults and plain and self.density < 1:  # type: ignore[operator]
+            low, high = self.density - self.epsilon, self.density + self.epsilon  # type: ignore[operator]
+            if low <= 0 or high > 1:
+                found = f"density -+ epsilon is {low:g} to {high:g}"
+                faults.append(Fault(f"{where}.epsilon", found, "probabilities in (0, 1]", "Lower epsilon."))
+        return faults
+
+
+@dataclass(frozen=True, slots=True)
+class SelectVariance(Step):
+    """Keep the entries that vary most across experts: SCE's selection (arXiv:2408.07990).
+
+    Args:
+        select_topk: the share of the entries with a variance other than 0 to keep.
+    """
+
+    phase: ClassVar[str] = DELTAS
+    reach: ClassVar[int] = SCANNED
+    settings: ClassVar[Mapping[str, Range]] = {"select_topk": DENSITY}
+
+    select_topk: Setting = 0.1
+
+    def scan(self, view: View) -> Step:
+        """The variance from which a tensor's entries are kept."""
+        share = next(view.states()).value(self.select_topk)
+        if share >= 1:
+            return VarianceCut(0.0)
+        varying = sum(int(torch.count_nonzero(rules.variance(state.deltas))) for state in view.states())
+        count = int(varying * share)
+        if count == 0:
+            return VarianceCut(float("inf"))
+        scores = streamed_largest(lambda: ([rules.variance(state.deltas)] for state in view.states()), [[count]])
+        return VarianceCut(scores[0][0])
+
+
+@dataclass(frozen=True, slots=True)
+class VarianceCut(Step):
+    """Keep the entries of at least a known variance across experts."""
+
+    phase: ClassVar[str] = DELTAS
+
+    threshold: float
+
+    def __call__(self, state: State) -> State:
+        if self.threshold <= 0:
+            return state
+        keep = rules.variance(state.deltas) >= self.threshold
+        return state.with_deltas([delta * keep for delta in state.deltas])
+
+
+@dataclass(frozen=True, slots=True)
+class TrustRegion(Step):
+    """Drop the entries in which task vectors conflict most: TATR without data (Sun et al., ICLR 2025).
+
+    Args:
+        quantile: entries whose conflict sum_{i != j} |tau_i| |tau_j| is at or above this quantile of the model go.
+    """
+
+    phase: ClassVar[str] = DELTAS
+    settings: ClassVar[Mapping[str, Range]] = {"quantile": Range(0, 1)}
+
+    quantile: float = 0.99
+    threshold: float = float("inf")
+
+    def bind(self, view: View) -> Step:
+        """The quantile over the whole model: the value at place floor(quantile n) in ascending order."""
+        size = view.numel
+        rank = size - min(int(self.quantile * size), size - 1)
+        scores = streamed_largest(lambda: ([rules.overlap(state.deltas)] for state in view.states()), [[rank]])
+        return replace(self, threshold=scores[0][0])
+
+    def __call__(self, state: State) -> State:
+        keep = rules.overlap(state.deltas) < self.threshold
+        return state.with_deltas([delta * keep for delta in state.deltas])
+
+
+def rescaled(step: Cut | Dropping, view: View) -> Step:
+    """A step with the factors that keep the L1 norm of each task vector of a tensor."""
+    before, after = _norms(view, None), _norms(view, step)
+    factors = [b / a if min(a, b) > _TINY else 1.0 for a, b in zip(after, before, strict=True)]
+    return replace(step, factors=tuple(factors))
+
+
+def _norms(view: View, step: Step | None) -> list[float]:
+    totals: list[float] = []
+    for state in view.states():
+        deltas = state.deltas if step is None else step(state).deltas
+        sums = [float(delta.abs().sum(dtype=torch.float64)) for delta in deltas]
+        totals = [total + part for total, part in zip(totals, sums, strict=True)] if totals else sums
+    return totals
+
+
+def _norm_factor(delta: Tensor, sparse: Tensor) -> float:
+    before, after = float(delta.abs().sum(dtype=torch.float64)), float(sparse.abs().sum(dtype=torch.float64))
+    return before / after if min(before, after) > _TINY else 1.0
+
+
+def _multiplied(deltas: Sequence[Tensor], factors: Sequence[float]) -> list[Tensor]:
+    return [d if factor == 1 else d * factor for d, factor in zip(deltas, factors, strict=True)]

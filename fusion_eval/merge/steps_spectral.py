@@ -1,0 +1,133 @@
+"""Steps on matrices by their singular values. A matrix A is U diag(S) V, with V the right singular vectors as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_TINY = 1e-12
+
+
+class Svd(NamedTuple):
+    """U (m, r), S (r,), V (r, n)."""
+
+    U: Tensor
+    S: Tensor
+    V: Tensor
+
+    def first(self, rank: int) -> Svd:
+        """The leading `rank` directions."""
+        return Svd(self.U[:, :rank], self.S[:rank], self.V[:rank])
+
+    def matrix(self) -> Tensor:
+        """U diag(S) V."""
+        return (self.U * self.S) @ self.V
+
+
+def svd(matrix: Tensor) -> Svd:
+    """The thin decomposition."""
+    return Svd(*torch.linalg.svd(matrix, full_matrices=False))
+
+
+def polar(matrix: Tensor) -> Tensor:
+    """The nearest matrix with orthonormal columns (or rows): U V of its decomposition."""
+    U, _, V = svd(matrix)
+    return U @ V
+
+
+def total(matrices: Sequence[Tensor]) -> Tensor:
+    """The sum of matrices."""
+    return sum(matrices[1:], matrices[0])
+
+
+def low_rank(matrix: Tensor, rank: int) -> Tensor:
+    """The best approximation of a rank (CART, arXiv:2412.12153, eq. 5)."""
+    return svd(matrix).first(rank).matrix()
+
+
+def rank_of(matrix: Tensor, share: float) -> int:
+    """A share of the full rank, at least 1."""
+    return max(1, int(share * min(matrix.shape)))
+
+
+def task_singular_vectors(matrices: Sequence[Tensor], share: float | None = None) -> Tensor:
+    """Each task's leading directions side by side, made orthogonal (TSV-M, arXiv:2412.00081, algorithm 1).
+
+    tau_t = U_t S_t V_t cut to floor(r / N) directions (or to `share` of r); U = [U_1 ... U_N], V likewise;
+    polar(U) diag(S_1 ... S_N) polar(V).
+    """
+    full = min(matrices[0].shape)
+    rank = full // len(matrices) if share is None else max(1, int(share * full))
+    parts = [svd(matrix).first(rank) for matrix in matrices]
+    U, S, V = torch.cat([p.U for p in parts], 1), torch.cat([p.S for p in parts]), torch.cat([p.V for p in parts])
+    if not len(S):
+        return torch.zeros_like(matrices[0])
+    return (polar(U) * S) @ polar(V)
+
+
+def isotropic(matrix: Tensor) -> Tensor:
+    """mean(S) U V: every direction equally strong (Iso-C, arXiv:2502.04959, eq. 5)."""
+    U, S, V = svd(matrix)
+    return S.mean() * (U @ V)
+
+
+def isotropic_with_tasks(matrices: Sequence[Tensor], common_share: float) -> Tensor:
+    """Common directions of the sum and task-specific ones, equally strong (Iso-CTS, arXiv:2502.04959, algorithm 1).
+
+    c of the r directions are common, (r - c) / N are each task's own, from tau_t less its part in the common ones.
+    """
+    count = len(matrices)
+    common = svd(total(matrices))
+    rank = len(common.S)
+    kept = rank - round((rank - int(rank * common_share)) / count) * count
+    kept = max(kept, rank % count)
+    own = (rank - kept) // count
+    common = common.first(kept)
+    parts = [svd(matrix - common.U @ (common.U.mT @ matrix)).first(own) for matrix in matrices]
+    parts.append(common)
+    U, S, V = torch.cat([p.U for p in parts], 1), torch.cat([p.S for p in parts]), torch.cat([p.V for p in parts])
+    return S.mean() * (polar(U) @ polar(V))
+
+
+def aligned(matrices: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """A basis of all task vectors' columns, and each one in it (KnOTS, arXiv:2410.19735, eq. 4).
+
+    [tau_1 ... tau_N] = U diag(S) [V_1 ... V_N]; U is the basis, diag(S) V_t the representation: tau_t = U diag(S) V_t.
+    """
+    U, S, V = svd(torch.cat(list(matrices), 1))
+    return U, list(torch.split(S[:, None] * V, matrices[0].shape[1], dim=1))
+
+
+def calibrated(merged: Tensor, matrices: Sequence[Tensor], alpha: float) -> Tensor:
+    """Singular values shrunk where the tasks overlap (Singular Value Calibration, arXiv:2602.05536).
+
+    merged = U S V; a_r = u_r merged, a^t_r = u_r tau_t; s^t_r = <a_r, a^t_r> / |a^t_r|^2;
+    gamma_r = N / sum_t max(alpha, s^t_r); U diag(gamma S) V. In float64.
+    """
+    U, S, V = svd(merged.double())
+    along = S[:, None] * V
+    share = torch.zeros_like(S)
+    for matrix in matrices:
+        own = U.mT @ matrix.double()
+        ratio = (along * own).sum(1) / own.square().sum(1).clamp_min(_TINY)
+        share += ratio.clamp(min=alpha)
+    return ((U * (len(matrices) / share * S)) @ V).to(merged.dtype)
+
+
+def outside_of(previous: Tensor, delta: Tensor, alpha: float) -> Tensor:
+    """A task vector less what it has in the leading directions merged so far (OPCM, arXiv:2501.09522, eq. 6).
+
+    previous = U S V (full); B = U^T delta V^T, its diagonal and its [:r, :r] set to 0, r the first place at which the
+    singular values' cumulated share passes alpha; U B V.
+    """
+    U, S, V = torch.linalg.svd(previous, full_matrices=True)
+    B = U.mT @ delta @ V.mT
+    B.diagonal().zero_()
+    if S.sum() > 0:
+        rank = int((S.cumsum(0) / S.sum() > alpha).to(torch.uint8).argmax())
+        B[:rank, :rank] = 0
+    projected: Tensor = U @ B @ V
+    return projected
