@@ -87,6 +87,10 @@ class BaseModelPool(BaseYAMLSerializable):
         """What is wrong with the pool, found without reading a weight."""
         return alignment_faults(*self._opened())
 
+    def notes(self) -> list[str]:
+        """What a reader of a merge of this pool must know, such as experts that do not descend from the base."""
+        return []
+
     def save(self, checkpoint: Checkpoint, folder: Path, **details: Any) -> None:
         """Write a merge into a folder, as safetensors; either the whole folder appears or nothing."""
         from fusion_eval.merge.sinks import save_checkpoint

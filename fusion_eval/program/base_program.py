@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -150,15 +151,27 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
 
     def _prepare(self) -> None:
         with self.timed("check"):
-            found = [*self.modelpool.faults(), *self.taskpool.faults(), *self.faults()]
+            found = [*self._output_faults(), *self.modelpool.faults(), *self.taskpool.faults(), *self.faults()]
             if found:
                 raise ConfigError(*found)
+            self.notes.extend(self.modelpool.notes())
         with self.timed("open data"):
             self.taskpool.restrict(self.limit, self.fast_dev_run)
             self.taskpool._program = self
             self.taskpool.progress = self.taskpool.progress and self.progress
             self.taskpool.use_heads(self.modelpool.head)
             self.taskpool.setup()
+
+    def _output_faults(self) -> list[Fault]:
+        """Whether the report's folder can be written, found before anything is computed."""
+        if self.output is None or not self.devices.is_zero:
+            return []
+        try:
+            self.output.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.output):
+                return []
+        except OSError as error:
+            return [Fault("output", f"{self.output} cannot be written ({error.strerror})", do="Choose another folder.")]
 
     def _report(self, status: str, results: Sequence[ModelResult], start: float, error: str | None = None) -> Report:
         seconds = {**self.seconds, "total": time.perf_counter() - start}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -34,7 +35,8 @@ def write_items(folder: Path, model: ModelResult) -> None:
             np.savez_compressed(temporary, **columns)
             os.replace(temporary, path)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             raise OutputError(
                 Fault(str(path), f"cannot be written ({error.strerror})", do="Choose another output.")
             ) from error

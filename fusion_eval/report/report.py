@@ -155,6 +155,7 @@ def _model_dict(model: ModelResult) -> dict[str, Any]:
         "role": model.role,
         "model_info": dict(model.model_info),
         "seconds": round(model.seconds, 4),
+        "shared_items": model.shared_items,
         "tasks": {task.name: _task_dict(task) for task in model.tasks},
         "average": {metric: _value_dict(value) for metric, value in model.average().items()},
     }
@@ -190,7 +191,7 @@ def _model_of(name: str, stored: Mapping[str, Any]) -> ModelResult:
         )
         for task, found in stored["tasks"].items()
     )
-    return ModelResult(name, stored["role"], tasks, stored["model_info"], stored["seconds"])
+    return ModelResult(name, stored["role"], tasks, stored["model_info"], stored["seconds"], stored["shared_items"])
 
 
 def _value_of(stored: Mapping[str, Any]) -> Value:

@@ -1,0 +1,189 @@
+"""Bad input: one clear error (where, found, expected, do) before work starts, and nothing half-written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.utils.data import Dataset
+
+from fusion_eval.assets.digits import DigitsDataset, checkpoint_path
+from fusion_eval.errors import AlignmentError, CheckpointError, ConfigError, DataError, EvaluationError, FusionEvalError
+from tests.program.running import run
+
+HERE = "tests.program.test_bad_input"
+
+
+class Items(Dataset[Any]):
+    """Digits, spoilt in one way."""
+
+    def __init__(self, way: str) -> None:
+        self.way, self.data = way, DigitsDataset("upright", "test")
+
+    def __len__(self) -> int:
+        return 0 if self.way == "empty" else 30
+
+    def __getitem__(self, index: int) -> Any:
+        image, label = self.data[index]
+        if self.way == "labels outside":
+            return image, 12 if index == 7 else label
+        if self.way == "triples":
+            return image, label, index
+        if self.way == "no label":
+            return {"image": image, "digit": label}
+        if self.way == "float labels":
+            return image, float(label)
+        if self.way == "nan":
+            return image * float("nan") if index == 3 else image, label
+        raise AssertionError(self.way)
+
+
+class Folder(Dataset[Any]):
+    """A data set that reads a folder."""
+
+    def __init__(self, root: str) -> None:
+        self.files = sorted(Path(root).iterdir())
+
+
+def tasks(**nodes: Any) -> dict[str, Any]:
+    datasets = {name: {"_target_": f"{HERE}.{kind}", **rest} for name, (kind, rest) in nodes.items()}
+    return {
+        "_target_": "fusion_eval.taskpool.ImageClassificationTaskPool",
+        "test_datasets": datasets,
+        "heads": {"_target_": f"{HERE}.heads"},
+        "dataloader_kwargs": {"batch_size": 8},
+    }
+
+
+def heads() -> Callable[[str], nn.Module]:
+    from fusion_eval.assets.digits import class_codes
+    from fusion_eval.task.heads import LinearHead
+
+    return lambda task: LinearHead(class_codes("upright"), name=task)
+
+
+@pytest.mark.parametrize(
+    ("way", "error", "message"),
+    [
+        ("empty", DataError, r"task 'bad': the data set has no items\. Check its path and split\."),
+        ("labels outside", DataError, r"1 labels outside the head's 10 classes: 12 \(items 7\); expected labels from 0 to 9"),
+        ("triples", DataError, r"task 'bad': a batch that is a list of 3; expected a pair \(inputs, labels\) or a dictionary"),
+        ("no label", DataError, r"task 'bad': no label among image, digit; expected one of labels, label"),
+        ("float labels", DataError, r"labels of shape \(30,\) and dtype torch.float64; expected class indices"),
+        ("nan", EvaluationError, r"model 'base', task 'bad': 1 of 30 outputs are NaN or infinite \(items 3\)"),
+    ],
+)
+def test_spoilt_items(tmp_path: Path, way: str, error: type[FusionEvalError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        run(tmp_path, taskpool=tasks(bad=("Items", {"way": way})))
+    stored = json.loads((tmp_path / "report.json").read_text())
+    assert stored["status"] == "failed"
+    assert stored["models"] == {}
+    assert stored["error"]
+
+
+def test_all_data_sets_that_cannot_be_opened_are_told_at_once(tmp_path: Path) -> None:
+    pool = tasks(one=("Folder", {"root": str(tmp_path / "absent")}), two=("Items", {"way": "empty"}))
+    with pytest.raises(FusionEvalError) as caught:
+        run(tmp_path / "out", taskpool=pool)
+    assert len(caught.value.faults) == 2
+    assert "taskpool.test_datasets.one" in str(caught.value)
+    assert "No such file or directory" in str(caught.value)
+
+
+def pool_with(tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], None] | None = None) -> dict[str, Any]:
+    """Checkpoint files of the embedded experts, one of them changed."""
+    expert = load_file(checkpoint_path("upright"))
+    if change is not None:
+        change(expert)
+    save_file(expert, tmp_path / "upright.safetensors")
+    return {
+        "_target_": "fusion_eval.modelpool.CheckpointPool",
+        "base": str(checkpoint_path("base")),
+        "experts": {"edges": str(checkpoint_path("edges")), "upright": str(tmp_path / "upright.safetensors")},
+        "skeleton": {"_target_": "fusion_eval.assets.digits.DigitsEncoder"},
+    }
+
+
+def test_an_expert_of_another_shape(tmp_path: Path) -> None:
+    def widen(state: dict[str, torch.Tensor]) -> None:
+        state["projection.weight"] = torch.zeros(33, 336)
+
+    with pytest.raises(FusionEvalError) as caught:
+        run(tmp_path / "out", "taskpool=dummy", modelpool=pool_with(tmp_path, widen))
+    message = str(caught.value)
+    for part in ("upright", "projection.weight", "(32, 336)", "(33, 336)"):
+        assert part in message
+
+
+def test_an_expert_without_a_tensor(tmp_path: Path) -> None:
+    with pytest.raises(FusionEvalError, match=r"lacks 1 of \d+ tensors.*norm1.bias"):
+        run(tmp_path / "out", "taskpool=dummy", modelpool=pool_with(tmp_path, lambda state: state.pop("norm1.bias")))
+
+
+def test_a_truncated_checkpoint(tmp_path: Path) -> None:
+    pool = pool_with(tmp_path)
+    path = tmp_path / "upright.safetensors"
+    path.write_bytes(path.read_bytes()[:50_000])
+    with pytest.raises(FusionEvalError, match=r"upright.safetensors\): 50000 bytes where its header promises \d+"):
+        run(tmp_path / "out", "taskpool=dummy", f"save={tmp_path / 'merged'}", modelpool=pool)
+    assert not (tmp_path / "merged").exists()
+
+
+def test_an_absent_checkpoint(tmp_path: Path) -> None:
+    pool = pool_with(tmp_path)
+    (tmp_path / "upright.safetensors").unlink()
+    with pytest.raises(FusionEvalError, match=r"upright.safetensors"):
+        run(tmp_path / "out", "taskpool=dummy", modelpool=pool)
+
+
+def test_a_merge_that_is_not_finite(tmp_path: Path) -> None:
+    def poison(state: dict[str, torch.Tensor]) -> None:
+        state["linear1.weight"][0, 0] = float("nan")
+
+    pool = pool_with(tmp_path, poison)
+    with pytest.raises(FusionEvalError, match=r"NaN|not finite"):
+        run(tmp_path / "out", taskpool=tasks(edges=("Items", {"way": "nan"})), modelpool=pool)
+
+
+def test_a_head_less_pool_says_what_is_missing(tmp_path: Path) -> None:
+    pool = {**tasks(upright=("Items", {"way": "labels outside"})), "heads": None}
+    with pytest.raises(DataError, match="outside the head's 32 classes|labels from"):
+        spoilt = pool_with(tmp_path)
+        run(tmp_path / "out", taskpool={**pool, "test_datasets": {"u": {"_target_": f"{HERE}.Far"}}}, modelpool=spoilt)
+
+
+class Far(Items):
+    """Labels beyond any head."""
+
+    def __init__(self) -> None:
+        super().__init__("labels outside")
+
+    def __getitem__(self, index: int) -> Any:
+        return self.data[index][0], 1000
+
+
+def test_too_few_experts_and_no_base_are_told_together(tmp_path: Path) -> None:
+    pool = {**pool_with(tmp_path), "base": None}
+    with pytest.raises(ConfigError, match=r"modelpool.base: no base model, which TaskArithmetic needs"):
+        run(tmp_path / "out", "method=task_arithmetic", "taskpool=dummy", modelpool=pool)
+
+
+def test_a_limit_for_a_pool_that_cannot_be_limited(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"limit: set, but DummyTaskPool evaluates all items"):
+        run(tmp_path / "out", "taskpool=dummy", "limit=3")
+
+
+def test_a_misspelt_metric(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"taskpool.metrics: no metric 'acuracy'.*Did you mean 'accuracy'"):
+        run(tmp_path / "out", "taskpool.metrics=[acuracy]")
+
+
+def test_alignment_error_is_a_checkpoint_error() -> None:
+    assert issubclass(AlignmentError, CheckpointError)
