@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import fusion_eval
 from fusion_eval import instantiate
+from fusion_eval.compose import register
 from fusion_eval.config_path import config_dir
 from fusion_eval.taskpool.base_pool import lift
 
@@ -218,6 +219,7 @@ def test_the_defaults_list_example_composes(assets_dir: Path) -> None:
         config_dir() / "taskpool" / "CLIPVisionModelTaskPool" / "clip-vit-classification_TA8_val.yaml"
     )
     assert [entry for entry in shipped.defaults if entry != "_self_"] == list(printed.defaults)
+    register()
     with initialize_config_dir(str(config_dir()), version_base="1.3"):
         config = compose("fusion_eval", ["taskpool=CLIPVisionModelTaskPool/clip-vit-classification_TA8_val"])
     assert list(config.taskpool.test_datasets) == list(
