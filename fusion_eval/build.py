@@ -199,3 +199,36 @@ def _is_ours(owner: Any) -> bool:
 
 def _first_sentence(error: Exception) -> str:
     return " ".join(str(error).split()).partition(". ")[0]
+
+
+def build_option(group: str, name: str, **changes: Any) -> Any:
+    """The object that an option of a configuration group describes, such as `build_option("method", "ties")`.
+
+    Args:
+        group: the group.
+        name: the option, the package's or the user's.
+        **changes: keywords to add or to replace.
+
+    Raises:
+        ConfigError: there is no such option, or a keyword does not fit.
+    """
+    from hydra import compose, initialize_config_dir
+
+    from fusion_eval.compose import FOREIGN, explain, register
+    from fusion_eval.config_path import ROOT, config_dir
+    from fusion_eval.config_path import register as register_folders
+
+    register()
+    register_folders()
+    try:
+        with initialize_config_dir(str(config_dir()), version_base="1.3"):
+            composed = compose(ROOT, [f"{group}={name}"])
+        node = OmegaConf.to_container(OmegaConf.create({**composed})[group], resolve=True)
+    except FOREIGN as error:
+        raise explain(error) from error
+    assert isinstance(node, dict)
+    node = {**node, **changes}
+    faults = list(_faults(node, group))
+    if faults:
+        raise ConfigError(*faults)
+    return build(node, _key_=group)

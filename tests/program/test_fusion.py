@@ -41,7 +41,7 @@ def test_the_default_evaluates_base_experts_and_merge(default: tuple[Report, Pat
 
 
 def test_task_arithmetic_is_what_was_evaluated(default: tuple[Report, Path]) -> None:
-    report, folder = default
+    _, folder = default
     base = load_file(checkpoint_path("base"))
     experts = [load_file(checkpoint_path(view)) for view in VIEWS]
     from fusion_eval.assets.digits import DigitsDataset, DigitsEncoder, class_codes
@@ -101,7 +101,7 @@ def test_saving_evaluates_what_was_written(tmp_path: Path) -> None:
     assert report.partial
     saved = load_file(next((tmp_path / "merged").glob("*.safetensors")))
     assert set(saved) == set(load_file(checkpoint_path("base")))
-    with pytest.raises(ConfigError, match="save: the folder .* is not empty"):
+    with pytest.raises(ConfigError, match=r"save: the folder .* is not empty"):
         run(tmp_path / "out", f"save={tmp_path / 'merged'}")
 
 
@@ -123,7 +123,10 @@ def test_a_dry_run_checks_and_opens_but_measures_nothing(tmp_path: Path) -> None
 
 def test_evaluate_takes_each_model(tmp_path: Path) -> None:
     report = run(tmp_path, "program=evaluate", "program.models=[base,edges]", "limit=10")
-    assert [(model.name, model.role, len(model.tasks)) for model in report.models] == [("base", "base", 8), ("edges", "expert", 8)]
+    assert [(model.name, model.role, len(model.tasks)) for model in report.models] == [
+        ("base", "base", 8),
+        ("edges", "expert", 8),
+    ]
     with pytest.raises(ConfigError, match=r"program.models: no model 'edgs'.*Did you mean 'edges'"):
         run(tmp_path, "program=evaluate", "program.models=[edgs]")
 
@@ -135,7 +138,7 @@ def test_evaluate_does_not_save(tmp_path: Path) -> None:
 
 def test_an_output_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="output: .* cannot be written"):
+    with pytest.raises(ConfigError, match=r"output: .* cannot be written"):
         run(tmp_path / "file" / "out", "limit=2", "program.experts=none")
 
 

@@ -146,7 +146,7 @@ def test_the_real_example(monkeypatch: pytest.MonkeyPatch, assets_dir: Path) -> 
     module = module_of(monkeypatch, "real", code, DictConfig=DictConfig, Dict=dict, Any=Any, nn=nn)
 
     class Completed(module.ImageClassificationTaskPool):  # type: ignore[name-defined, misc]
-        test_dataloaders: Mapping[str, Any] = {"a": [1], "b": [2, 3]}  # noqa: RUF012
+        test_dataloaders: Mapping[str, Any] = {"a": [1], "b": [2, 3]}
 
         def _evaluate(self, model: nn.Module, loader: list[int], name: str) -> dict[str, float]:
             assert not model.training
