@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fusion_eval.errors import ConfigError, Fault
 from fusion_eval.merge.checkpoint import Checkpoint, StateDictCheckpoint
 from fusion_eval.merge.files import open_checkpoint
+from fusion_eval.merge.lora import adapted
 from fusion_eval.merge.views import filtered, without_prefix
 from fusion_eval.modelpool.loading import load_into
 from fusion_eval.modelpool.skeletons import built, without_head
@@ -67,7 +68,8 @@ class CheckpointPool(ArchitecturePool):
 
     Args:
         base: a file, an index, a folder, or a node that builds a module or a state dict; None for a pool without base.
-        experts: the same, by name; a list of paths takes the names of the files.
+        experts: the same, by name; a list of paths takes the names of the files; `{adapter: folder}` is the base with
+            a LoRA adapter.
         skeleton: a node such as `{_target_: torchvision.models.resnet18, num_classes: 10}`; needed where models run.
         include: regular expressions; only tensors whose names one of them finds are used.
         exclude: regular expressions; tensors whose names one of them finds are left out.
@@ -93,11 +95,25 @@ class CheckpointPool(ArchitecturePool):
             opened = open_checkpoint(source)
         elif isinstance(source, Mapping) and "_target_" in source:
             opened = _of_node(source, name)
+        elif isinstance(source, Mapping) and "adapter" in source:
+            opened = self._with_adapter(source)
         else:
-            raise ConfigError(Fault("", f"a {type(source).__name__}", "a path, or a node with _target_"))
+            expected = "a path, {adapter: path} or a node with _target_"
+            raise ConfigError(Fault("", f"a {type(source).__name__}", expected))
         if self._include == (".*",) and not self._exclude:
             return opened
         return filtered(opened, include=self._include, exclude=self._exclude)
+
+    def _with_adapter(self, source: Mapping[str, Any]) -> Checkpoint:
+        """The weights at `path`, by default the base's, with a LoRA adapter."""
+        unknown = [key for key in source if key not in ("path", "adapter")]
+        place = source.get("path", self._base)
+        if unknown or not isinstance(place, str | PurePath):
+            found = f"no key '{unknown[0]}'" if unknown else "an adapter without a base in a file"
+            raise ConfigError(
+                Fault("", found, "{path: base, adapter: folder}; path may be left out in a pool with base")
+            )
+        return adapted(open_checkpoint(place), [source["adapter"]])
 
 
 @final

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from fusion_eval.errors import CheckpointError, Fault, FusionEvalError, listed
 from fusion_eval.merge.checkpoint import Checkpoint, StateDictCheckpoint, TensorSpec
 from fusion_eval.merge.files import open_checkpoint
+from fusion_eval.merge.lora import adapted
 from fusion_eval.merge.sinks import save_checkpoint
-from fusion_eval.merge.views import without_prefix
+from fusion_eval.merge.views import Composed, Part, without_prefix
 from fusion_eval.modelpool.loading import load_into
 from fusion_eval.modelpool.model_source import ModelSource, model_source
 from fusion_eval.modelpool.names import (
@@ -72,7 +73,17 @@ class TransformersPool(SourcePool):
         self._left_out[name] = match.left_out
         named = under_model_names(raw, match)
         adapter = place.adapter_folder()
-        return named if adapter is None else _with_adapter(named, adapter)
+        return named if adapter is None else self._adapted(named, adapter)
+
+    def _adapted(self, named: Checkpoint, adapter: Path) -> Checkpoint:
+        """The base with an adapter, whose own head may be one that the base lacks."""
+        assert self._naming is not None, "names were matched"
+        whole = named
+        if self._head_module is not None:
+            whole = _with_blank_head(named, self._naming[0], self._head_module)
+        opened = adapted(whole, [adapter])
+        _refuse_blank(opened, named, adapter)
+        return opened
 
     def skeleton(self) -> nn.Module:
         """The model that the reference's config describes, without weights."""
@@ -163,7 +174,19 @@ class HuggingFacePool(TransformersPool):
     """
 
 
-def _with_adapter(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
-    from fusion_eval.merge.lora import with_adapter
+def _with_blank_head(checkpoint: Checkpoint, specs: Mapping[str, TensorSpec], path: str) -> Checkpoint:
+    """The checkpoint with zeros for weights of the submodule at `path` that it lacks, for an adapter to replace."""
+    blank = {name: spec for name, spec in specs.items() if name.startswith(f"{path}.") and name not in checkpoint}
+    if not blank:
+        return checkpoint
+    zeros = StateDictCheckpoint({name: torch.zeros(spec.shape, dtype=spec.dtype) for name, spec in blank.items()})
+    parts = {name: Part(checkpoint, name) for name in checkpoint} | {name: Part(zeros, name) for name in blank}
+    return Composed(parts, checkpoint.source, checkpoint.tied)
 
-    return with_adapter(checkpoint, folder)
+
+def _refuse_blank(opened: Checkpoint, before: Checkpoint, adapter: Path) -> None:
+    """An adapter that was trained with a head must bring it."""
+    blank = [name for name in opened if name not in before and not bool(opened[name].any())]
+    if blank:
+        do = "Give a base that has them, or an adapter with modules_to_save."
+        raise CheckpointError(Fault(str(adapter), f"brings no {listed(blank)}, which the base lacks too", do=do))

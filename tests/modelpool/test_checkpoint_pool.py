@@ -242,3 +242,19 @@ def test_torchvision_by_target(tmp_path):
     images = torch.randn(2, 3, 32, 32)
     torch.testing.assert_close(pool.load("a")(images), expert(images))
     assert all(parameter.is_meta for parameter in pool.skeleton().parameters())
+
+
+def test_an_expert_may_be_the_base_with_an_adapter(files, tmp_path):
+    folder = tmp_path / "lora"
+    folder.mkdir()
+    down, up = torch.randn(2, 4), torch.randn(5, 2)
+    save_file({"base_model.model.0.lora_A.weight": down, "base_model.model.0.lora_B.weight": up},
+              folder / "adapter_model.safetensors")  # fmt: skip
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 2}')
+    pool = CheckpointPool(str(files / "base.safetensors"), {"a": {"adapter": str(folder)}}, skeleton=SKELETON)
+    assert pool.faults() == []
+    torch.testing.assert_close(pool.load("a")[0].weight, pool.load("base")[0].weight + up @ down)
+    with pytest.raises(ConfigError, match=r"modelpool\.experts\.a: an adapter without a base in a file"):
+        CheckpointPool(experts={"a": {"adapter": str(folder)}}).checkpoint("a")
+    with pytest.raises(ConfigError, match=r"modelpool\.experts\.a: no key 'scale'"):
+        CheckpointPool("x", {"a": {"adapter": str(folder), "scale": 2}}).checkpoint("a")

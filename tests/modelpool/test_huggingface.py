@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 
 import pytest
 import torch
@@ -287,3 +288,71 @@ def test_hub_ids_are_read_from_the_cache_at_their_revision(berts, tmp_path, monk
     lost = HuggingFacePool("owner/base", {"a": {"path": "owner/expert", "revision": "v3"}})
     assert "not in the hub's cache at revision 'v3'" in str(lost.faults()[0])
     hub._snapshot.cache_clear()
+
+
+def lora(folder, base, path, classifier=None):
+    """A PEFT adapter of rank 2 for one matrix of a BERT, perhaps with a head of its own, and what it adds."""
+    folder.mkdir()
+    torch.manual_seed(7)
+    down, up = torch.randn(2, 32), torch.randn(32, 2)
+    tensors = {
+        f"base_model.model.{path}.lora_A.weight": down,
+        f"base_model.model.{path}.lora_B.weight": up,
+    }
+    if classifier is not None:
+        tensors["base_model.model.classifier.weight"] = classifier
+        tensors["base_model.model.classifier.bias"] = torch.ones(len(classifier))
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "r": 2,
+        "lora_alpha": 4,
+        "base_model_name_or_path": base,
+        "target_modules": ["query"],
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return 2 * up @ down
+
+
+QUERY = "bert.encoder.layer.0.attention.self.query"
+
+
+def test_an_expert_may_be_the_base_with_an_adapter(berts, tmp_path):
+    update = lora(tmp_path / "lora", berts["base"], QUERY)
+    pool = HuggingFacePool(
+        berts["base"], {"a": {"adapter": str(tmp_path / "lora")}}, auto_class="AutoModelForSequenceClassification"
+    )
+    assert pool.faults() == []
+    base, expert = pool.checkpoint("base"), pool.checkpoint("a")
+    torch.testing.assert_close(expert[f"{QUERY}.weight"], base[f"{QUERY}.weight"] + update)
+    rest = [name for name in base if name != f"{QUERY}.weight"]
+    assert all(torch.equal(base[name], expert[name]) for name in rest)
+    encoder = HuggingFacePool(berts["base"], {"a": {"adapter": str(tmp_path / "lora")}}, auto_class="AutoModel")
+    name = f"{QUERY.removeprefix('bert.')}.weight"  # the model has other names than the adapter
+    torch.testing.assert_close(encoder.checkpoint("a")[name] - encoder.checkpoint("base")[name], update)
+
+
+def test_an_adapter_brings_its_own_head(berts, tmp_path):
+    transformers.BertModel.from_pretrained(berts["base"]).save_pretrained(tmp_path / "encoder")
+    classifier = torch.randn(5, 32)
+    lora(tmp_path / "five", "encoder", QUERY, classifier)
+    lora(tmp_path / "none", "encoder", QUERY)
+    pool = HuggingFacePool(
+        str(tmp_path / "encoder"),
+        {"five": {"adapter": str(tmp_path / "five")}, "none": {"adapter": str(tmp_path / "none")}},
+        auto_class="AutoModelForSequenceClassification",
+        config={"num_labels": 5},
+        head_module="classifier",
+    )
+    torch.testing.assert_close(pool.head("five").weight, classifier)
+    (fault,) = pool.faults()
+    assert "modelpool.experts.none" in fault.where
+    assert "brings no classifier.weight, classifier.bias, which the base lacks too" in str(fault)
+
+
+def test_a_missing_package_is_told_with_its_install_line(berts, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    (fault,) = HuggingFacePool(berts["base"], {"a": berts["a"]}).faults()
+    assert str(fault).endswith(
+        """the package 'transformers' is not installed. Run: pip install "fusion_eval[huggingface]\""""
+    )

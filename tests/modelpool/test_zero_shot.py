@@ -21,7 +21,8 @@ CLASSES = {
 
 
 @pytest.fixture(autouse=True)
-def quiet():
+def quiet(monkeypatch, tmp_path):
+    monkeypatch.setenv("FUSION_EVAL_CACHE", str(tmp_path / "cache"))
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
 
