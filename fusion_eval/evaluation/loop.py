@@ -9,11 +9,23 @@ import torch
 from torch import Tensor, nn
 
 from fusion_eval.errors import EvaluationError, Fault, FusionEvalError
-from fusion_eval.evaluation.batches import EvaluationLoader
 from fusion_eval.evaluation.devices import Devices
 from fusion_eval.evaluation.rows import Column, Rows, gathered
 
 _HELD_BYTES = 32 << 20  # raw outputs kept before they are turned into rows
+
+
+class Batches(Protocol):
+    """This rank's batches with the ids of their items; `items` is None where their number is not known."""
+
+    name: str
+    items: int | None
+
+    def __iter__(self) -> Iterator[tuple[range, Any]]:
+        """Pairs of (ids of the batch's items, batch)."""
+
+    def __len__(self) -> int:
+        """How many batches there are; 0 where that is not known."""
 
 
 class Step(Protocol):
@@ -31,7 +43,7 @@ class Step(Protocol):
 
 
 def evaluate_rows(
-    model: nn.Module, loader: EvaluationLoader, step: Step, devices: Devices, progress: bool = True
+    model: nn.Module, loader: Batches, step: Step, devices: Devices, progress: bool = True
 ) -> Rows | None:
     """Evaluate a model on a task: all items' rows on rank zero, None on other ranks.
 
@@ -50,7 +62,7 @@ def evaluate_rows(
     return gathered(devices, rows, loader.items, where)
 
 
-def _local_rows(model: nn.Module, loader: EvaluationLoader, step: Step, devices: Devices, progress: bool) -> Rows:
+def _local_rows(model: nn.Module, loader: Batches, step: Step, devices: Devices, progress: bool) -> Rows:
     training = model.training
     model.eval()
     parts: list[Rows] = []
@@ -74,7 +86,7 @@ def _local_rows(model: nn.Module, loader: EvaluationLoader, step: Step, devices:
     return Rows.join(parts)
 
 
-def _finished(step: Step, held: list[Any], ids: list[range], loader: EvaluationLoader) -> Rows:
+def _finished(step: Step, held: list[Any], ids: list[range], loader: Batches) -> Rows:
     flat = torch.cat([torch.arange(batch.start, batch.stop) for batch in ids])
     columns = step.finish(held, flat)
     length = len(next(iter(columns.values())))
@@ -116,10 +128,11 @@ def _nbytes(output: Any) -> int:
     return 64
 
 
-def _with_progress(loader: EvaluationLoader, name: str, shown: bool) -> Iterator[tuple[range, Any]] | Iterable[Any]:
+def _with_progress(loader: Batches, name: str, shown: bool) -> Iterable[tuple[range, Any]]:
     if not shown:
         return iter(loader)
     from tqdm.auto import tqdm
 
-    total = len(loader) if loader.items is not None else None
-    return tqdm(loader, desc=name, total=total, leave=False, disable=None)
+    total = len(loader) or None
+    bar: Iterable[tuple[range, Any]] = tqdm(loader, desc=name, total=total, leave=False, disable=None)
+    return bar

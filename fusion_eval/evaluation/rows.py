@@ -89,7 +89,7 @@ def _joined(columns: Sequence[Column]) -> Column:
     if len(columns) == 1:
         return columns[0]
     tensors = [column for column in columns if isinstance(column, Tensor)]
-    if len(tensors) == len(columns):
+    if len(tensors) == len(columns) and len({column.shape[1:] for column in tensors}) == 1:
         return torch.cat(tensors)
     return [entry for column in columns for entry in column]
 

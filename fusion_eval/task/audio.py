@@ -37,4 +37,5 @@ AUDIO = Task(
     requires_num_classes=False,
     description="Audio quality: waveforms (N, T) at 16 kHz against references.",
     unit="recording",
+    dense=True,
 )

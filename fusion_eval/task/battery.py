@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -147,7 +148,9 @@ def metric_of(path: str, *, classes: str = "", least: int = 2, ignores: bool = F
         if ignores:
             given["ignore_index"] = ignore_index
         module, _, name = path.partition(":")
-        built: Metric = getattr(importlib.import_module(module), name)(sync_on_compute=False, **given)
+        with warnings.catch_warnings():  # that outputs are kept is true of every metric here
+            warnings.filterwarnings("ignore", message=".*will save all")
+            built: Metric = getattr(importlib.import_module(module), name)(sync_on_compute=False, **given)
         return built
 
     return build

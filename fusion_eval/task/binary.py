@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fusion_eval.task import align
 from fusion_eval.task.battery import MakeMetric, Offer, OfferedBattery, metric_of
 from fusion_eval.task.predict import SigmoidPredict
 from fusion_eval.task.regression import outputs_of
@@ -60,6 +61,7 @@ MULTILABEL_BATTERY = OfferedBattery(
 BINARY = Task(
     battery=BINARY_BATTERY,
     predict_fn=SigmoidPredict(),
+    align=align.zeros_and_ones,
     prob_metrics=frozenset({"auroc", "average_precision", "ece", "nll", "brier"}),
     requires_num_classes=False,
     description="Binary classification: logits (N,), (N, 1) or (N, 2) against zeros and ones (N,).",
@@ -68,6 +70,7 @@ BINARY = Task(
 MULTILABEL = Task(
     battery=MULTILABEL_BATTERY,
     predict_fn=SigmoidPredict(binary=False),
+    align=align.zeros_and_ones,
     prob_metrics=frozenset({"auroc", "average_precision", "ranking_loss", "coverage_error"}),
     description="Multilabel classification: logits (N, L) against zeros and ones (N, L).",
     count_classes=outputs_of,

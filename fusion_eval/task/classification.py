@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fusion_eval.task import align
 from fusion_eval.task.battery import MakeMetric, Metrics, Offer, OfferedBattery, metric_of
 from fusion_eval.task.predict import ArgmaxPredict
 from fusion_eval.task.task import Task
@@ -64,5 +65,6 @@ CLASSIFICATION = Task(
     battery=BATTERY,
     predict_fn=ArgmaxPredict(),
     prob_metrics=PROB_METRICS,
+    align=align.class_indices,
     description="Multiclass classification: logits (N, C) against class indices (N,).",
 )

@@ -20,7 +20,7 @@ BATTERY = OfferedBattery(
     "detection",
     {
         "map": Offer(
-            metric_of("torchmetrics.detection:MeanAveragePrecision", box_format="xyxy", iou_type="bbox"), _COCO
+            metric_of("fusion_eval.task.metric.coco:CocoPrecision", box_format="xyxy", iou_type="bbox"), _COCO
         ),
         "iou": Offer(_overlap("iou"), _VISION),
         "giou": Offer(_overlap("giou"), _VISION),

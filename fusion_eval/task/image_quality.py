@@ -63,4 +63,5 @@ IMAGE_QUALITY = Task(
     description="Image quality: images (N, C, H, W) from 0 to 1 against references; perceptual metrics when named.",
     feed=_feed,
     unit="image",
+    dense=True,
 )

@@ -24,8 +24,8 @@ class TwoStepPredict(Protocol):
     def forward(self, model: nn.Module, x: Any) -> Any:
         """Raw outputs, one per item in the first dimension."""
 
-    def decode(self, raw: Any) -> tuple[Any, Any]:
-        """(predictions, probabilities) of raw outputs."""
+    def decode(self, raw: Any, probs: bool = True) -> tuple[Any, Any]:
+        """(predictions, probabilities) of raw outputs; probabilities may be None where they are not wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ArgmaxPredict:
 
     dim: int = -1
 
-    def __call__(self, model: nn.Module, x: Any) -> tuple[Tensor, Tensor]:
+    def __call__(self, model: nn.Module, x: Any) -> tuple[Tensor, Tensor | None]:
         """(class indices, probabilities)."""
         return self.decode(self.forward(model, x))
 
@@ -42,9 +42,9 @@ class ArgmaxPredict:
         """The logits."""
         return logits_of(call_model(model, x))
 
-    def decode(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+    def decode(self, raw: Tensor, probs: bool = True) -> tuple[Tensor, Tensor | None]:
         """(class indices, probabilities in float32)."""
-        return raw.argmax(self.dim), torch.softmax(raw.float(), self.dim)
+        return raw.argmax(self.dim), torch.softmax(raw.float(), self.dim) if probs else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class SigmoidPredict:
         """The logits."""
         return logits_of(call_model(model, x))
 
-    def decode(self, raw: Tensor) -> tuple[Tensor, Tensor]:
+    def decode(self, raw: Tensor, probs: bool = True) -> tuple[Tensor, Tensor]:
         """(0/1 labels, probabilities in float32)."""
         logits = raw.float()
         if self.binary and logits.ndim == 2:
@@ -73,8 +73,8 @@ class SigmoidPredict:
                 found = f"{logits.shape[1]} logits per item"
                 raise EvaluationError(Fault("the model's output", found, "one or two", "Use task 'classification'."))
             logits = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
-        probs = torch.sigmoid(logits)
-        return (probs >= self.threshold).long(), probs
+        chances = torch.sigmoid(logits)
+        return (chances >= self.threshold).long(), chances
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class TensorPredict:
         """The output."""
         return logits_of(call_model(model, x))
 
-    def decode(self, raw: Tensor) -> tuple[Tensor, None]:
+    def decode(self, raw: Tensor, probs: bool = True) -> tuple[Tensor, None]:
         """(output, None)."""
         return raw, None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fusion_eval.task import align
 from fusion_eval.task.battery import MakeMetric, Offer, OfferedBattery, metric_of
 from fusion_eval.task.predict import TensorPredict
 from fusion_eval.task.task import Task
@@ -50,6 +51,7 @@ BATTERY = OfferedBattery(
 REGRESSION = Task(
     battery=BATTERY,
     predict_fn=TensorPredict(),
+    align=align.numbers,
     requires_num_classes=False,
     description="Regression: numbers (N,) or several outputs (N, D); errors, R2 and correlations (means over outputs).",
     count_classes=outputs_of,

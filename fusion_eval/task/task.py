@@ -20,6 +20,9 @@ UpdateFn = Callable[[Mapping[str, "Metric"], Any, Any, Any], None]
 FeedFn = Callable[["Metric", Any, Any], None]
 """(metric, predictions or probabilities, target): one metric's own way of `metric.update`."""
 
+AlignFn = Callable[[Any, Any, Any], tuple[Any, Any, Any]]
+"""(predictions, probabilities, target) -> the same in the shapes and types that the metrics take."""
+
 BatchFields = Sequence[str] | Mapping[str, str]
 """What the parts of a batch are: roles in a tuple's order, or by a dictionary's keys; see `task.inputs`."""
 
@@ -43,9 +46,12 @@ class Task:
         description: one line for `list_tasks`.
         update_fn: owns the updates of the whole battery where they are not `metric.update(preds, target)`.
         feed: owns the update of one metric, with which any of the battery can be fed alone or item by item.
+        align: brings predictions and targets of the domain into one shape.
         fields: what the parts of a batch are, where it is neither a pair nor a dictionary with a usual label name.
         count_classes: reads the number of classes, labels or outputs off the first batch's targets, where they tell it.
         unit: what one item of the data is, for reports; "query" where documents are grouped into queries.
+        dense: whether outputs are too large to keep (class maps, images, token logits), so that per-item sufficient
+            statistics of the metrics are kept in their place; it is not done where a metric has none.
     """
 
     battery: Battery
@@ -55,9 +61,11 @@ class Task:
     description: str = ""
     update_fn: UpdateFn | None = None
     feed: FeedFn | None = None
+    align: AlignFn | None = None
     fields: BatchFields | None = None
     count_classes: Callable[[Any], int | None] | None = None
     unit: str = "item"
+    dense: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prob_metrics", frozenset(self.prob_metrics))

@@ -89,4 +89,5 @@ LANGUAGE_MODELING = Task(
     requires_num_classes=False,
     description="Language modelling: logits (N, T, V) against tokens (N, T) that are shifted already; -100 is ignored.",
     unit="text",
+    dense=True,
 )

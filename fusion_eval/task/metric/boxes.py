@@ -29,7 +29,7 @@ class MatchedOverlap(Metric):
 
     Args:
         kind: iou, giou (arXiv:1902.09630), diou or ciou (arXiv:1911.08287).
-        threshold: the smallest IoU of a match; 0 takes every pair that overlaps.
+        threshold: the smallest IoU of a match; 0 takes every assigned pair, also one that does not overlap.
         **kwargs: see torchmetrics.
     """
 
@@ -58,7 +58,7 @@ class MatchedOverlap(Metric):
     def compute(self) -> Tensor:
         """The mean over matched pairs."""
         if not self.pairs:
-            raise MetricUnavailable("no predicted box overlaps an object of its label")
+            raise MetricUnavailable("no predicted box has an object of its label to match")
         return self.total / self.pairs
 
 
@@ -76,7 +76,7 @@ def matched_boxes(
             continue
         overlaps = box_iou(mine.float(), theirs.float())
         rows, columns = linear_sum_assignment(overlaps.cpu().numpy(), maximize=True)
-        kept = [(i, j) for i, j in zip(rows, columns, strict=True) if overlaps[i, j] > threshold]
+        kept = [(i, j) for i, j in zip(rows, columns, strict=True) if overlaps[i, j] >= threshold]
         if kept:
             left, right = zip(*kept, strict=True)
             pairs.append((mine[list(left)].float(), theirs[list(right)].float()))

@@ -1,0 +1,46 @@
+"""Which metric is fed what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fusion_eval.evaluation.columns import length_of, part_of
+from fusion_eval.task.task import FeedFn, Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torchmetrics import Metric
+
+
+def feed_of(task: Task) -> FeedFn:
+    """How one metric of the task is updated."""
+    return task.feed or _update
+
+
+def wants_probabilities(task: Task, metric: str) -> bool:
+    """Whether a metric is fed probabilities."""
+    return metric in task.prob_metrics
+
+
+def feed_all(task: Task, metric: Metric, preds: Any, target: Any) -> None:
+    """Update a metric with all items at once, or one by one where their tensors have different shapes."""
+    feed = feed_of(task)
+    if not (_is_ragged(preds) or _is_ragged(target)):
+        feed(metric, preds, target)
+        return
+    for i in range(length_of(target)):
+        one = slice(i, i + 1)
+        feed(metric, _stacked(part_of(preds, one)), _stacked(part_of(target, one)))
+
+
+def _is_ragged(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and hasattr(value[0], "unsqueeze")
+
+
+def _stacked(value: Any) -> Any:
+    first: Tensor = value[0]
+    return first.unsqueeze(0) if _is_ragged(value) else value
+
+
+def _update(metric: Metric, preds: Any, target: Any) -> None:
+    metric.update(preds, target)
