@@ -84,7 +84,7 @@ def compare_metrics(
     _check(measured, chosen)
     codes = as_clusters(clusters, max(scores.n_items for scores in measured)) if clusters is not None else None
     _check_clusters(measured, codes)
-    evidence = [evidence_of(scores, codes if scores.n_items else None, chosen) for scores in measured]
+    evidence = [evidence_of(scores, codes if scores.has_items else None, chosen) for scores in measured]
     pairs = [(each, pair) for each in evidence for pair in pairs_of(each)]
     comparisons = _finished(pairs, chosen)
     summaries = [
@@ -116,10 +116,10 @@ def _check(measured: Sequence[Scores], settings: Settings) -> None:
         if scores.methods != methods:
             found = f"methods {listed(scores.methods)}"
             faults.append(Fault(scores.metric, found, f"{listed(methods)}, as for {measured[0].metric}"))
-        if scores.n_items == 0 and scores.n_runs == 1:
+        if not scores.has_items and scores.n_runs == 1:
             do = "Give per-item scores, or values of several seeds."
             faults.append(Fault(scores.metric, "one value per method: there is nothing to test", "items or seeds", do))
-        if scores.n_items == 0 and settings.unit == "items":
+        if not scores.has_items and settings.unit == "items":
             faults.append(Fault(f"{scores.metric}, unit='items'", "no per-item scores", "scores of items"))
     if settings.reference is not None and settings.reference not in methods:
         hint = did_you_mean(settings.reference, methods)

@@ -127,7 +127,7 @@ def is_deterministic(scores: Scores, a: int, b: int) -> bool:
 def unit_of(evidence: Evidence, a: int, b: int) -> str:
     """What the pair's test counts: items (or clusters), seeds, or both crossed."""
     scores, settings = evidence.scores, evidence.settings
-    if scores.n_items == 0:
+    if not scores.has_items:
         return SEEDS
     if scores.n_runs == 1 or is_deterministic(scores, a, b):
         return ITEMS

@@ -25,6 +25,7 @@ RESAMPLES = 10_000
 FEWER_RESAMPLES = 2_000
 _BLOCK = 1 << 18
 _MANY = 1 << 27
+_MANY_SORTED = 1 << 24
 _CELL_COST = 12
 
 
@@ -68,9 +69,9 @@ def _block_rows(n: int, resamples: int) -> Iterator[int]:
         yield min(step, resamples - start)
 
 
-def item_weights(n: int, resamples: int, rng: np.random.Generator) -> Iterator[Floats]:
-    """Blocks of multinomial weights (rows, n) that count n drawn indices per row."""
-    for rows in _block_rows(n, resamples):
+def item_weights(n: int, resamples: int, rng: np.random.Generator, width: int = 0) -> Iterator[Floats]:
+    """Blocks of multinomial weights (rows, n) that count n drawn indices per row; rows fit for tables `width` wide."""
+    for rows in _block_rows(max(n, width), resamples):
         drawn = rng.integers(0, n, (rows, n)) + np.arange(rows)[:, np.newaxis] * n
         yield np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n).astype(np.float64)
 
@@ -110,26 +111,19 @@ def resampled_metrics(metrics: Sequence[ItemMetric], codes: Ints | None, resampl
     """The values (B, k) of k metrics on the same resampled items, or clusters of items."""
     rng = np.random.default_rng(seed)
     n = metrics[0].n_items
+    slopes = [metric.slopes for metric in metrics if metric.slopes is not None]
+    if len(slopes) == len(metrics) and n * resamples > _MANY_SORTED:
+        values = np.array([metric.value for metric in metrics])
+        return values + n * resampled_means(np.column_stack(slopes), codes, resamples, seed)
     if codes is not None:
-        blocks = (weights[:, codes] for weights in item_weights(int(codes.max()) + 1, resamples, rng))
+        blocks = (weights[:, codes] for weights in item_weights(int(codes.max()) + 1, resamples, rng, n))
         return _valued(metrics, blocks)
     shared = _shared_cells(metrics) if n * resamples > _MANY else None
     if shared is not None and len(shared[0]) * _CELL_COST <= n:
         first, counts = shared
         return _valued([metric.take(first) for metric in metrics], cell_weights(counts, resamples, rng))
-    if n * resamples > _MANY:
-        return _many_items(metrics, resamples, seed)
-    return _valued(metrics, item_weights(n, resamples, rng))
-
-
-def _many_items(metrics: Sequence[ItemMetric], resamples: int, seed: int) -> Floats:
-    """Values (B, k) where drawing every item is dear: by slopes if all metrics have them, else by Poisson weights."""
-    n = metrics[0].n_items
-    slopes = [metric.slopes for metric in metrics if metric.slopes is not None]
-    if len(slopes) == len(metrics):
-        values = np.array([metric.value for metric in metrics])
-        return values + n * resampled_means(np.column_stack(slopes), None, resamples, seed)
-    return _valued(metrics, poisson_weights(n, resamples, np.random.default_rng(seed)))
+    draw = poisson_weights if n * resamples > _MANY else item_weights
+    return _valued(metrics, draw(n, resamples, rng))
 
 
 def _shared_cells(metrics: Sequence[ItemMetric]) -> tuple[Ints, Ints] | None:

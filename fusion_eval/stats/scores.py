@@ -29,6 +29,7 @@ class Scores:
         functions: the metric as a function of item weights, per method and run, or None.
         higher_is_better: the metric's direction.
         seeds: the name of every run.
+        n_items: items that every method was scored on; 0 where only the runs' values are known.
     """
 
     metric: str
@@ -38,6 +39,7 @@ class Scores:
     functions: tuple[tuple[ItemMetric, ...], ...] | None = None
     higher_is_better: bool = True
     seeds: tuple[int, ...] = ()
+    n_items: int = 0
 
     @property
     def n_runs(self) -> int:
@@ -45,11 +47,9 @@ class Scores:
         return int(self.values.shape[1])
 
     @property
-    def n_items(self) -> int:
-        """Items that every method was scored on; 0 where only the runs' values are known."""
-        if self.items is not None:
-            return int(self.items.shape[2])
-        return self.functions[0][0].n_items if self.functions else 0
+    def has_items(self) -> bool:
+        """Whether the items can be resampled, not only the runs."""
+        return self.items is not None or self.functions is not None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -71,7 +71,15 @@ class Scores:
         _check_equal(metric, {name: array.shape[1] for name, array in arrays.items()}, "items", _SAME_ITEMS)
         _check_equal(metric, {name: array.shape[0] for name, array in arrays.items()}, "runs", _SAME_RUNS)
         items = np.stack(list(arrays.values()))
-        return cls(metric, tuple(arrays), items.mean(axis=2), items, None, higher_is_better, _seeds(items.shape[1]))
+        return cls(
+            metric,
+            tuple(arrays),
+            items.mean(axis=2),
+            items,
+            None,
+            higher_is_better,
+            *_runs(items.shape[1], items.shape[2]),
+        )
 
     @classmethod
     def from_values(cls, metric: str, scores: Mapping[str, ArrayLike], *, higher_is_better: bool = True) -> Scores:
@@ -82,7 +90,7 @@ class Scores:
         )
         _check_equal(metric, {name: len(array) for name, array in arrays.items()}, "runs", _SAME_RUNS)
         values = np.stack(list(arrays.values()))
-        return cls(metric, tuple(arrays), values, None, None, higher_is_better, _seeds(values.shape[1]))
+        return cls(metric, tuple(arrays), values, None, None, higher_is_better, *_runs(values.shape[1], 0))
 
     @classmethod
     def from_metrics(cls, metric: str, scores: Mapping[str, MetricRuns]) -> Scores:
@@ -95,15 +103,17 @@ class Scores:
         functions = tuple(runs.values())
         values = np.array([[run.value for run in value] for value in functions])
         direction = functions[0][0].higher_is_better
-        return cls(metric, tuple(runs), values, None, functions, direction, _seeds(values.shape[1]))
+        return cls(
+            metric, tuple(runs), values, None, functions, direction, *_runs(values.shape[1], functions[0][0].n_items)
+        )
 
 
 _SAME_ITEMS = "Score every method on the same items, in the same order: the comparison is paired."
 _SAME_RUNS = "Give every method the same seeds, or compare one run of each."
 
 
-def _seeds(runs: int) -> tuple[int, ...]:
-    return tuple(range(runs))
+def _runs(count: int, n_items: int) -> tuple[tuple[int, ...], int]:
+    return tuple(range(count)), n_items
 
 
 def _check_names(metric: str, names: Sequence[object]) -> None:

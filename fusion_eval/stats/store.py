@@ -161,6 +161,7 @@ def _scores(entry: Mapping[str, Any], i: int, arrays: Mapping[str, Any]) -> Scor
         items=None if items is None else items.astype(np.float64),
         higher_is_better=entry["higher_is_better"],
         seeds=tuple(entry["seeds"]),
+        n_items=entry["n_items"],
     )
 
 

@@ -29,7 +29,7 @@ def _size_warnings(each: Evidence, pairs: Sequence[Pair]) -> list[str]:
     found = []
     by_t = any(pair.outcome.unit in (ITEMS, CLUSTERS) and pair.outcome.test == "ttest_rel" for pair in pairs)
     size = f"{each.n_units} {each.item_unit}"
-    if scores.n_items and each.n_units < FEW_UNITS:
+    if scores.has_items and each.n_units < FEW_UNITS:
         found.append(f"only {size}: item statistics are rough below {FEW_UNITS}")
     elif by_t and each.n_units < FEW_FOR_NORMAL:
         found.append(f"{size}, fewer than {FEW_FOR_NORMAL}: check close calls with test='permutation'")
