@@ -212,22 +212,9 @@ def build_option(group: str, name: str, **changes: Any) -> Any:
     Raises:
         ConfigError: there is no such option, or a keyword does not fit.
     """
-    from hydra import compose, initialize_config_dir
+    from fusion_eval.compose import option
 
-    from fusion_eval.compose import FOREIGN, explain, register
-    from fusion_eval.config_path import ROOT, config_dir
-    from fusion_eval.config_path import register as register_folders
-
-    register()
-    register_folders()
-    try:
-        with initialize_config_dir(str(config_dir()), version_base="1.3"):
-            composed = compose(ROOT, [f"{group}={name}"])
-        node = OmegaConf.to_container(OmegaConf.create({**composed})[group], resolve=True)
-    except FOREIGN as error:
-        raise explain(error) from error
-    assert isinstance(node, dict)
-    node = {**node, **changes}
+    node = {**option(group, name), **changes}
     faults = list(_faults(node, group))
     if faults:
         raise ConfigError(*faults)

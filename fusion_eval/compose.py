@@ -12,12 +12,14 @@ from datetime import datetime
 from typing import Any
 
 import yaml
+from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
-from fusion_eval.config_path import config_dir, user_folders
+from fusion_eval.config_path import ROOT, config_dir, user_folders
+from fusion_eval.config_path import register as register_folders
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError, did_you_mean, listed
 from fusion_eval.log import rank
 
@@ -67,6 +69,23 @@ def options(group: str) -> list[str]:
     """The choices of a group, the package's and the user's."""
     folders = [config_dir(), *(folder for _, folder in user_folders())]
     return sorted({file.stem for folder in folders for file in (folder / group).glob("*.yaml")})
+
+
+def option(group: str, name: str) -> dict[str, Any]:
+    """The node that a choice of a group composes, resolved, among the root's other defaults.
+
+    Raises:
+        ConfigError: there is no such option, or it does not compose.
+    """
+    register()
+    register_folders()
+    try:
+        with initialize_config_dir(str(config_dir()), version_base="1.3"):
+            composed = compose(ROOT, [f"{group}={name}"])
+        found: Any = OmegaConf.to_container(composed, resolve=True)
+    except FOREIGN as error:
+        raise explain(error) from error
+    return dict(found[group])
 
 
 def root_faults(cfg: DictConfig) -> Iterator[Fault]:

@@ -31,7 +31,7 @@ ALLOWED = {
     "program": {"method", "modelpool", "taskpool", "report", "merge", "evaluation", "stats", "utils", *COMPONENTS},
     "mixins": {"build"},
     "binding": {"mixins"},
-    "build": {"binding", "mixins"},
+    "build": {"binding", "mixins", "compose"},
     "config_path": set(),
     "compose": {"config_path"},
     "usage": {"config_path"},

@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from fusion_eval import instantiate
-from fusion_eval.build import build, check
+from fusion_eval.build import build, build_option, check
 from fusion_eval.errors import ConfigError, DataError
 from fusion_eval.mixins import BaseYAMLSerializable
 
@@ -236,3 +236,17 @@ def test_a_package_of_an_extra_is_named_with_its_install_line(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "peft", None)
     (fault,) = faults_of({"_target_": "peft.LoraConfig"})
     assert fault == "_target_: the package 'peft' is not installed. Run: pip install \"fusion_eval[lora]\""
+
+
+def test_an_option_by_name() -> None:
+    made = build_option("fabric", "cpu", _target_="builtins.dict", devices=2)
+    assert made == {"accelerator": "cpu", "devices": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [("tis", {}, "method: no option 'tis'"), ("ties", {"densty": 1}, "method.densty: Ties takes no 'densty'")],
+)
+def test_an_option_that_is_none(name: str, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build_option("method", name, **changes)
