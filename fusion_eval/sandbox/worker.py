@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any
 
 from fusion_eval.errors import Fault, SandboxError
 from fusion_eval.sandbox import bubblewrap, interpreter, level
+from fusion_eval.sandbox.jail import scratch
 from fusion_eval.sandbox.jail.server import KEPT_TESTS
 from fusion_eval.sandbox.jail.wire import Reader, frame, parse, send
 
@@ -178,6 +178,8 @@ class Worker:
 
     def close(self) -> str:
         """Ends the server and everything it started; returns the end of what it said."""
+        if self.socket.fileno() < 0:
+            return ""
         self.socket.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.5)
@@ -190,5 +192,7 @@ class Worker:
             said = (self._process.stderr.read() or b"")[-500:].decode(errors="replace").strip()
             self._process.stderr.close()
         if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            scratch.discard(self._root)
+            os.rmdir(self._folder)
+            self._folder = ""
         return said

@@ -151,7 +151,7 @@ def _encode_numpy(value: Any, depth: int) -> Any:
 def decode(data: Any) -> Any:
     """The value of its JSON form; raises ValueError for anything that `encode` does not write."""
     if type(data) is list:
-        return data if _LEAVES.issuperset(map(type, data)) else [decode(item) for item in data]
+        return list(data) if _LEAVES.issuperset(map(type, data)) else [decode(item) for item in data]
     if type(data) is not dict:
         return data
     if len(data) != 1:

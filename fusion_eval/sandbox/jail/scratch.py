@@ -8,13 +8,19 @@ import stat
 _MODE = 0o700
 
 
+def discard(root: str) -> None:
+    """Removes a folder and everything below it, however deep."""
+    tidy(root, {})
+    os.rmdir(root)
+
+
 def tidy(root: str, owners: dict[str, int]) -> bool:
     """Empties the named folders below `root` and removes everything else there; true when one had to be made."""
     renewed = False
     for name in os.listdir(root):
         path = os.path.join(root, name)
         if name not in owners:
-            _remove(root, path)
+            remove(root, path)
         elif stat.S_ISDIR(os.lstat(path).st_mode):
             _empty(root, path)
         else:
@@ -33,10 +39,10 @@ def _empty(root: str, folder: str) -> None:
     if stat.S_IMODE(os.lstat(folder).st_mode) != _MODE:
         os.chmod(folder, _MODE)
     for name in os.listdir(folder):
-        _remove(root, os.path.join(folder, name))
+        remove(root, os.path.join(folder, name))
 
 
-def _remove(root: str, path: str) -> None:
+def remove(root: str, path: str) -> None:
     """Removes a tree however deep: folders below are first moved up beside it, so that no path grows long."""
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         os.unlink(path)

@@ -1,0 +1,66 @@
+"""The hostile corpus: every verdict right, nothing outside touched, every server alive afterwards."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.sandbox.conftest import needs_bubblewrap, needs_landlock, run_corpus
+
+GROWTH_KIB = 64 << 10
+
+
+@pytest.fixture(scope="module")
+def corpus(assets_dir: Path, can_run: None) -> Path:
+    return assets_dir / "sandbox" / "hostile.json"
+
+
+@pytest.fixture(scope="module")
+def quick(corpus: Path) -> list[str]:
+    """Names that need no budget to run out."""
+    samples = json.loads(corpus.read_text(encoding="utf-8"))["samples"]
+    slow = ("time_", "use_", "ok_sleeps", "ok_half", "ok_enormous", "ok_four", "exit_sigstop")
+    return [sample["name"] for sample in samples if not sample["name"].startswith(slow)]
+
+
+def check(found: dict[str, object]) -> None:
+    wrong = {name: found["verdicts"][name] for name in found["wrong"]}
+    assert not wrong
+    assert found["alive"], "a plain sample after the corpus did not pass"
+    assert not found["left"], "a server outlived its sandbox"
+    assert not found["marker"], "a sample wrote outside its scratch folder"
+    assert found["connections"] == 0
+    assert found["grown_kib"] < GROWTH_KIB
+
+
+@needs_bubblewrap
+def test_whole_corpus_with_every_layer(corpus: Path) -> None:
+    check(run_corpus([sys.executable], corpus))
+
+
+@needs_landlock
+def test_quick_corpus_without_bubblewrap(corpus: Path, quick: list[str]) -> None:
+    check(run_corpus([sys.executable], corpus, "--no-bubblewrap", "--only", *quick))
+
+
+@needs_bubblewrap
+def test_quick_corpus_as_a_plain_user(corpus: Path, quick: list[str], plain_python: list[str]) -> None:
+    check(run_corpus(plain_python, corpus, "--only", *quick))
+
+
+@needs_landlock
+def test_quick_corpus_as_a_plain_user_without_bubblewrap(
+    corpus: Path, quick: list[str], plain_python: list[str]
+) -> None:
+    check(run_corpus(plain_python, corpus, "--no-bubblewrap", "--only", *quick))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [("--no-bubblewrap",), ("--no-landlock",)])
+@pytest.mark.parametrize("plain", [False, True])
+def test_whole_corpus(options: tuple[str, ...], plain: bool, corpus: Path, request: pytest.FixtureRequest) -> None:
+    python = request.getfixturevalue("plain_python") if plain else [sys.executable]
+    check(run_corpus(python, corpus, *options))
