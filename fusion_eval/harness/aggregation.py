@@ -51,7 +51,7 @@ def weighted_perplexity(items: Sequence[tuple[float, float]]) -> float:
 
 def bits_per_byte(items: Sequence[tuple[float, float]]) -> float:
     """-sum of log-likelihoods / sum of bytes / ln 2."""
-    return -weighted_mean(items) / math.log(2)
+    return -float(weighted_mean(items)) / math.log(2)
 
 
 def _exp(value: float) -> float:
@@ -67,7 +67,7 @@ def f1(items: Sequence[tuple[Any, Any]]) -> float:
     Raises:
         DataError: other labels.
     """
-    return f1_of_counts(binary_counts(items))
+    return float(f1_of_counts(binary_counts(items)))
 
 
 def binary_counts(items: Sequence[tuple[Any, Any]]) -> np.ndarray[Any, Any]:

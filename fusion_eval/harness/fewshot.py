@@ -82,7 +82,7 @@ class ContextSampler:
     def _check(self, available: int, wanted: int) -> None:
         if wanted > available:
             raise DataError(
-                Fault("num_fewshot", f"{wanted} shots are asked for", f"at most {max(available, 0)}, the rest of the pool",
+                Fault("num_fewshot", f"{wanted} shots are asked for", f"at most {max(available, 0)}",
                       "Lower num_fewshot or name another fewshot_split.")
             )  # fmt: skip
 

@@ -103,7 +103,7 @@ class ModuleSpace:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             _restore(name, before)
             raise _import_error(error, where, str(file)) from error
         self._registered.append(name)
@@ -144,7 +144,7 @@ def module_name_of(file: Path) -> str:
     return f"_fusion_eval_task_{digest}_{file.stem}"
 
 
-def _import_error(error: Exception, where: str, what: str) -> ConfigError | MissingDependencyError:
+def _import_error(error: BaseException, where: str, what: str) -> ConfigError | MissingDependencyError:
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         if package not in ("lm_eval",) and importlib.util.find_spec(package) is None:
@@ -159,7 +159,7 @@ def _import_error(error: Exception, where: str, what: str) -> ConfigError | Miss
     )
 
 
-def _line_in(error: Exception, file: str) -> int | None:
+def _line_in(error: BaseException, file: str) -> int | None:
     trace, line = error.__traceback__, None
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == file:

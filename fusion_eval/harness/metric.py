@@ -149,11 +149,11 @@ def _evaluate_metric(name: str, options: dict[str, Any]) -> Callable[[Any, Any],
     Raises:
         ConfigError: not installed or not found.
     """
+    from fusion_eval.harness.peer_metrics import load
+
     hint = did_you_mean(name, METRICS)
     try:
-        import evaluate
-
-        loaded = evaluate.load(name)
+        loaded = load(name)
     except Exception as error:
         known = f"Known metrics: {', '.join(sorted(METRICS))}; or write `metric: !function utils.my_metric`."
         raise ConfigError(Fault("metric_list", f"no metric is called '{name}'", do=hint or known)) from error

@@ -25,7 +25,7 @@ def peer_names(roots: Iterable[Path] = ()) -> Iterator[None]:
         roots: folders the user named; `lm_eval.tasks.x.y` is looked for below them.
     """
     finder = _Finder(_task_folders(roots))
-    before = {name: module for name, module in sys.modules.items() if name == PEER or name.startswith(f"{PEER}.")}
+    before = {name: module for name, module in sys.modules.items() if _served(name)}
     for name in before:
         del sys.modules[name]
     sys.meta_path.insert(0, finder)
@@ -33,9 +33,13 @@ def peer_names(roots: Iterable[Path] = ()) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(finder)
-        for name in [n for n in sys.modules if n == PEER or n.startswith(f"{PEER}.")]:
+        for name in [n for n in sys.modules if _served(n)]:
             del sys.modules[name]
         sys.modules.update(before)
+
+
+def _served(name: str) -> bool:
+    return name == PEER or name.startswith(f"{PEER}.") or name.partition(".")[0] == "evaluate"
 
 
 def _task_folders(roots: Iterable[Path]) -> list[Path]:
@@ -53,12 +57,16 @@ def _task_folders(roots: Iterable[Path]) -> list[Path]:
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Serves the modules of `MODULES`, and Python files below the task folders."""
 
+    serves_peer_names = True
+
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = folders
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        if fullname in OTHERS:
+            return self._other(fullname, path)
         if fullname in MODULES or fullname == _TASKS:
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         if not fullname.startswith(f"{_TASKS}."):
@@ -72,12 +80,18 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         return None
 
+    def _other(self, fullname: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
+        """Modules of other packages: the installed one where it still exists, except for `evaluate`."""
+        if fullname != "evaluate" and path and importlib.machinery.PathFinder.find_spec(fullname, path):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
         module.__path__ = []
-        supply = MODULES.get(module.__name__)
+        supply = MODULES.get(module.__name__) or OTHERS.get(module.__name__)
         if supply is not None:
             vars(module).update(supply())
 
@@ -180,6 +194,18 @@ def _yaml() -> Mapping[str, Any]:
     return {"load_yaml": peer_utils.load_yaml}
 
 
+def _evaluate() -> Mapping[str, Any]:
+    from fusion_eval.harness import peer_metrics
+
+    return {"load": peer_metrics.load, "__version__": "0.4"}
+
+
+def _squad() -> Mapping[str, Any]:
+    from fusion_eval.harness import squad
+
+    return {name: getattr(squad, name) for name in ("normalize_answer", "get_tokens", "compute_exact", "compute_f1")}
+
+
 def _nothing() -> Mapping[str, Any]:
     return {}
 
@@ -204,4 +230,10 @@ MODULES: dict[str, Callable[[], Mapping[str, Any]]] = {
     f"{PEER}.filters.transformation": _filter,
     f"{PEER}.filters.custom": _filter,
     f"{PEER}.tasks._yaml_loader": _yaml,
+}
+
+OTHERS: dict[str, Callable[[], Mapping[str, Any]]] = {
+    "evaluate": _evaluate,
+    "transformers.data.metrics": _nothing,
+    "transformers.data.metrics.squad_metrics": _squad,
 }

@@ -81,7 +81,8 @@ class YamlDocuments(Task):
             docs = split_of(self.dataset, shot.split, f"{self.task_name} (fewshot_split)")
             return shot.process_docs(docs) if callable(shot.process_docs) else docs
         if shot.samples is not None:
-            return shot.samples() if callable(shot.samples) else list(shot.samples)
+            samples: Any = shot.samples
+            return samples() if callable(samples) else list(samples)
         return super().fewshot_docs()
 
     @property
