@@ -16,6 +16,8 @@ from fusion_eval.merge.group import ElementwiseRule, Rule, TensorGroup
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
+    from fusion_eval.merge.per_task import TaskCheckpoints
+
 
 class Pool(Protocol):
     """What a method may ask of a model pool."""
@@ -52,8 +54,10 @@ class Method(ABC):
     max_experts: ClassVar[int | None] = None
 
     @abstractmethod
-    def apply(self, pool: Pool, fabric: Fabric | None = None, *, seed: int = 0) -> Checkpoint | nn.Module:
-        """The merged weights, computed when they are read, or a network where the result is none of the pool's kind."""
+    def apply(
+        self, pool: Pool, fabric: Fabric | None = None, *, seed: int = 0
+    ) -> Checkpoint | TaskCheckpoints | nn.Module:
+        """The merged weights, computed when read; or a model per task; or a network that is none of the pool's kind."""
 
     def faults(self, pool: Pool) -> list[Fault]:
         """What the pool lacks for this method."""

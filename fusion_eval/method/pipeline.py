@@ -12,6 +12,7 @@ from fusion_eval.errors import ConfigError, Fault
 from fusion_eval.merge.engine import AlignedPool
 from fusion_eval.merge.group import ElementwiseRule, Rule, ScannedRule, TensorGroup, working
 from fusion_eval.merge.layers import layer_positions
+from fusion_eval.merge.select import sampled_slices
 from fusion_eval.merge.steps_combine import weighted_sum
 from fusion_eval.method.base_method import Pool, RuleMethod
 from fusion_eval.method.selection import Tensors
@@ -116,6 +117,10 @@ class SliceView:
         """One slice after another."""
         return map(self.flow.run, self.group.slices())
 
+    def sampled(self) -> Iterator[State]:
+        """Slices that stand for the whole; random steps may draw other numbers for them."""
+        return map(self.flow.run, sampled_slices(self.group))
+
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
@@ -143,6 +148,14 @@ class PoolView:
                 yield self.flow.run(group)
             else:
                 yield from SliceView(group, self.flow.scan(group)).states()
+
+    def sampled(self) -> Iterator[State]:
+        """Pieces that stand for all: some slices of every tensor, or every eighth tensor where steps need whole ones."""
+        if self.flow.reach == WHOLE:
+            yield from map(self.flow.run, map(self.pool.group, self.names[::8]))
+            return
+        for group in map(self.pool.group, self.names):
+            yield from SliceView(group, self.flow.scan(group)).sampled()
 
 
 class PipelineMethod(RuleMethod):

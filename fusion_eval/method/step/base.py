@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fusion_eval.errors import Fault, did_you_mean
 from fusion_eval.merge.group import TensorGroup
+from fusion_eval.merge.select import Sample, magnitude_thresholds, streamed_largest
 from fusion_eval.merge.setting import Place, Range, Setting, key_faults, resolve, setting_faults
 
 Weights = Sequence[Setting] | Mapping[str, Setting] | float | None
@@ -89,6 +90,9 @@ class View(Protocol):
     def states(self) -> Iterator[State]:
         """One piece after another, often flat slices that fit the cache; each call starts anew."""
 
+    def sampled(self) -> Iterator[State]:
+        """Some of the pieces, which stand for all."""
+
 
 @dataclass(frozen=True, slots=True)
 class WholeView:
@@ -102,6 +106,10 @@ class WholeView:
         return self.state.deltas[0].numel()
 
     def states(self) -> Iterator[State]:
+        """The state, once."""
+        yield self.state
+
+    def sampled(self) -> Iterator[State]:
         """The state, once."""
         yield self.state
 
@@ -163,6 +171,28 @@ class Step(ABC):
                 expected = f"{len(experts)}, one per expert ({', '.join(experts)})"
                 faults.append(Fault(f"{where}.{key}", f"{len(value)} numbers", expected))
         return faults
+
+
+def largest(
+    view: View,
+    scores: Callable[[State], Sequence[Tensor]],
+    ranks: Sequence[Sequence[int]],
+    *,
+    magnitudes: bool = False,
+) -> list[list[float]]:
+    """For each of several scores of every entry in a view, its values of the given ranks, 1 being the largest."""
+    sample = Sample(lambda: map(scores, view.sampled()), view.numel)
+    return streamed_largest(lambda: map(scores, view.states()), ranks, magnitudes=magnitudes, sample=sample)
+
+
+def thresholds(view: View, densities: Sequence[float]) -> list[float]:
+    """For each task vector of a view, the magnitude from which on a share of its entries lies."""
+    sample = Sample(lambda: map(_deltas, view.sampled()), view.numel)
+    return magnitude_thresholds(lambda: map(_deltas, view.states()), densities, view.numel, sample=sample)
+
+
+def _deltas(state: State) -> Sequence[Tensor]:
+    return state.deltas
 
 
 def choice_faults(where: str, value: Any, options: Sequence[str]) -> list[Fault]:

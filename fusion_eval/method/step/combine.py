@@ -13,9 +13,9 @@ from fusion_eval.errors import Fault
 from fusion_eval.merge import steps_combine as rules
 from fusion_eval.merge.group import working
 from fusion_eval.merge.layers import layer_of
+from fusion_eval.merge.select import streamed_largest
 from fusion_eval.merge.setting import Range, Setting
-from fusion_eval.merge.steps_threshold import streamed_largest
-from fusion_eval.method.step.base import COMBINE, SCANNED, WHOLE, State, Step, View, Weights
+from fusion_eval.method.step.base import COMBINE, SCANNED, WHOLE, State, Step, View, Weights, largest
 from fusion_eval.method.step.sparsify import DENSITY, SCOPES
 
 
@@ -236,11 +236,10 @@ class Balance(Step):
             return self
         count, size = len(first.deltas), view.numel
         high, low = size - max(0, int(size * (1 - self.clip) - 1)), size - int(size * self.clip)
-        passes = lambda: (state.deltas for state in view.states())  # noqa: E731
-        magnitudes = streamed_largest(passes, [[low, high]] * count, magnitudes=True)
+        magnitudes = largest(view, lambda state: state.deltas, [[low, high]] * count, magnitudes=True)
         step = Balanced(tuple((low, high) for low, high in magnitudes), ())
         rank = size - min(int(size * (1 - self.density)), size - 1)
-        scores = streamed_largest(lambda: (step.scores(state) for state in view.states()), [[rank, 1]] * count)
+        scores = largest(view, step.scores, [[rank, 1]] * count)
         return replace(step, cuts=tuple((low, high) for low, high in scores))
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from fusion_eval.errors import Fault
 from fusion_eval.merge import steps_sparsify as rules
 from fusion_eval.merge.setting import Range, Setting
-from fusion_eval.merge.steps_threshold import magnitude_thresholds, streamed_largest
-from fusion_eval.method.step.base import DELTAS, SCANNED, WHOLE, State, Step, View
+from fusion_eval.method.step.base import DELTAS, SCANNED, WHOLE, State, Step, View, largest, thresholds
 
 DENSITY = Range(0, 1, above=True)
 SCOPES = ("tensor", "model")
@@ -56,9 +55,8 @@ class Trim(Step):
         if first is None:
             return Cut((), ())
         densities = [first.value(self.density, index) for index in range(len(first.deltas))]
-        thresholds = magnitude_thresholds(lambda: (state.deltas for state in view.states()), densities, view.numel)
         factors = [1 / density if self.rescale == "density" else 1.0 for density in densities]
-        return Cut(tuple(thresholds), tuple(factors))
+        return Cut(tuple(thresholds(view, densities)), tuple(factors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +157,7 @@ class MaskOutliers(Step):
         for index in range(len(first.deltas)):
             density, gamma = first.value(self.density, index), first.value(self.gamma, index)
             ranks.append(() if density >= 1 else rules.band_ranks(density, gamma, view.numel))
-        found = streamed_largest(lambda: (state.deltas for state in view.states()), ranks, magnitudes=True)
+        found = largest(view, lambda state: state.deltas, ranks, magnitudes=True)
         return Band(tuple((bounds[1], bounds[0]) if bounds else (0.0, float("inf")) for bounds in found))
 
 
@@ -245,7 +243,7 @@ class SelectVariance(Step):
         count = int(varying * share)
         if count == 0:
             return VarianceCut(float("inf"))
-        scores = streamed_largest(lambda: ([rules.variance(state.deltas)] for state in view.states()), [[count]])
+        scores = largest(view, lambda state: [rules.variance(state.deltas)], [[count]])
         return VarianceCut(scores[0][0])
 
 
@@ -282,7 +280,7 @@ class TrustRegion(Step):
         """The quantile over the whole model: the value at place floor(quantile n) in ascending order."""
         size = view.numel
         rank = size - min(int(self.quantile * size), size - 1)
-        scores = streamed_largest(lambda: ([rules.overlap(state.deltas)] for state in view.states()), [[rank]])
+        scores = largest(view, lambda state: [rules.overlap(state.deltas)], [[rank]])
         return replace(self, threshold=scores[0][0])
 
     def __call__(self, state: State) -> State:

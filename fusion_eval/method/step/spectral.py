@@ -14,8 +14,7 @@ from fusion_eval.merge import steps_spectral as rules
 from fusion_eval.merge.setting import Range, Setting
 from fusion_eval.merge.steps_combine import weighted_sum
 from fusion_eval.merge.steps_sphere import gram
-from fusion_eval.merge.steps_threshold import magnitude_thresholds
-from fusion_eval.method.step.base import COMBINE, DELTAS, MERGED, WHOLE, State, Step, View, Weights
+from fusion_eval.method.step.base import COMBINE, DELTAS, MERGED, WHOLE, State, Step, View, Weights, thresholds
 from fusion_eval.method.step.sparsify import DENSITY
 
 
@@ -203,11 +202,10 @@ class ModifiedTaskVectors(Step):
     def bind(self, view: View) -> Step:
         """The magnitudes from which a whole task vector's entries count."""
         first = next(view.states(), None)
-        if first is None:
+        if first is None or self.thresholds:
             return self
         densities = [self.density] * len(first.deltas)
-        passes = lambda: (state.deltas for state in view.states())  # noqa: E731
-        return replace(self, thresholds=tuple(magnitude_thresholds(passes, densities, view.numel)))
+        return replace(self, thresholds=tuple(thresholds(view, densities)))
 
     def __call__(self, state: State) -> State:
         norms = [float(torch.linalg.vector_norm(delta)) for delta in state.deltas]
