@@ -32,6 +32,8 @@ class CLIPVisionPool(TransformersPool):
         **kwargs: see `HuggingFacePool`.
     """
 
+    left_out_silently = ("text_model.", "text_projection.", "visual_projection.", "logit_scale")
+
     def __init__(
         self,
         base: Any = None,

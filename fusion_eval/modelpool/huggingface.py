@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from fusion_eval.merge.files import open_checkpoint
 from fusion_eval.merge.lora import adapted
 from fusion_eval.merge.sinks import save_checkpoint
 from fusion_eval.merge.views import Composed, Part, without_prefix
+from fusion_eval.modelpool.fused import fuses_weights, load_fused
 from fusion_eval.modelpool.loading import load_into
 from fusion_eval.modelpool.model_source import ModelSource, model_source
 from fusion_eval.modelpool.names import (
@@ -36,8 +37,11 @@ class TransformersPool(SourcePool):
     """Models of one transformers class.
 
     Weights are read from the files when they are asked for, under the names that the installed transformers gives
-    them; no model is built for a merge.
+    them; no model is built for a merge. Class attribute `left_out_silently`: beginnings of names that files of these
+    models often have beside the model's own.
     """
+
+    left_out_silently: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -52,7 +56,7 @@ class TransformersPool(SourcePool):
         super().__init__(base, experts, **kwargs)
         self._auto_class, self._overrides = auto_class, dict(config or {})
         self._dtype = named_dtype(dtype)
-        self._naming: tuple[dict[str, TensorSpec], Rename | None] | None = None
+        self._naming: tuple[dict[str, TensorSpec], Rename | None, nn.Module] | None = None
         self._left_out: dict[str, tuple[str, ...]] = {}
 
     def source(self, name: str) -> ModelSource:
@@ -95,6 +99,8 @@ class TransformersPool(SourcePool):
     def build(self, checkpoint: Mapping[str, Tensor]) -> nn.Module:
         """A model with these weights, which may have the files' names or the model's."""
         weights = checkpoint if isinstance(checkpoint, Checkpoint) else StateDictCheckpoint(checkpoint)
+        if fuses_weights(self.skeleton(), weights):
+            return load_fused(self.skeleton(), weights)
         return load_into(self.skeleton(), under_model_names(weights, self._match(weights), keep_rest=True))
 
     def expert_head(self, task: str, path: str) -> nn.Module:
@@ -111,7 +117,7 @@ class TransformersPool(SourcePool):
         """Experts that do not descend from the base, and tensors that the models have no place for."""
         found = super().notes()
         for name in self.expert_names:
-            rest = self._left_out.get(name, ())
+            rest = [t for t in self._left_out.get(name, ()) if not t.startswith(self.left_out_silently)]
             if rest and self._head_module is None:
                 what = f"{len(rest)} tensors are no part of {self._auto_class} and are left out: {listed(rest)}"
                 found.append(f"model '{name}': {what}")
@@ -143,9 +149,15 @@ class TransformersPool(SourcePool):
                 model = self._architecture(self.source(name))
             except FusionEvalError as error:
                 raise type(error)(*(located(fault, self.where(name)) for fault in error.faults)) from error
-            self._naming = described(model), transformers_renaming(model)
-        specs, rename = self._naming
+            self._naming = described(model), transformers_renaming(model), model
+        specs, rename, model = self._naming
+        if fuses_weights(model, checkpoint):
+            return NameMatch({name: name for name in checkpoint})
         return match_names(specs, checkpoint, rename)
+
+    def _skeleton_faults(self, reference: Checkpoint) -> list[Fault]:
+        assert self._naming is not None, "names were matched"
+        return [] if fuses_weights(self._naming[2], reference) else super()._skeleton_faults(reference)
 
     def _reference(self) -> ModelSource:
         """The model whose config counts: the base, else the first expert."""

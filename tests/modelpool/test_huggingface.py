@@ -356,3 +356,30 @@ def test_a_missing_package_is_told_with_its_install_line(berts, monkeypatch):
     assert str(fault).endswith(
         """the package 'transformers' is not installed. Run: pip install "fusion_eval[huggingface]\""""
     )
+
+
+def test_a_mixture_whose_file_has_the_experts_apart_is_merged_apart_and_fused_when_built(tmp_path):
+    config = transformers.MixtralConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
+        vocab_size=40, num_local_experts=2, num_experts_per_tok=1,
+    )  # fmt: skip
+    models = {}
+    for seed, name in enumerate(("base", "a")):
+        torch.manual_seed(seed)
+        models[name] = transformers.MixtralForCausalLM(config)
+        models[name].save_pretrained(tmp_path / name)
+    if not any("experts.0.w1" in name for name in load_file(tmp_path / "a" / "model.safetensors")):
+        pytest.skip("this version of transformers keeps experts together in files")
+    pool = HuggingFacePool(str(tmp_path / "base"), {"a": str(tmp_path / "a")}, auto_class="AutoModelForCausalLM")
+    assert pool.faults() == []
+    assert_same_weights(pool.load("a"), transformers.MixtralForCausalLM.from_pretrained(tmp_path / "a"))
+    merged = MergedCheckpoint(lambda group: (group.required_base() + group.values()[0]) / 2, pool.aligned())
+    built = pool.build(merged)
+    expected = (models["base"].model.norm.weight + models["a"].model.norm.weight) / 2
+    torch.testing.assert_close(built.model.norm.weight, expected)
+    pool.save(merged, tmp_path / "merged")
+    assert_same_weights(transformers.MixtralForCausalLM.from_pretrained(tmp_path / "merged"), built)
+    state = dict(merged)
+    del state["model.norm.weight"]
+    with pytest.raises(AlignmentError, match=r"1 missing weights: model\.norm\.weight"):
+        pool.build(state)
