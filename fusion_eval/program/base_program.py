@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import tempfile
 import time
 from abc import abstractmethod
@@ -130,10 +129,7 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
         self.note_input(name)
         with self.timed("load"):
             model = self.modelpool.load(name)
-        result = self.evaluate_model(model, name, role, tasks)
-        del model
-        gc.collect()
-        return result
+        return self.evaluate_model(model, name, role, tasks)  # and let go: no other reference is kept
 
     def note_input(self, name: str) -> None:
         """Put a model's source and fingerprint into the report."""
