@@ -275,3 +275,13 @@ def test_help_lists_the_user_s_options_and_the_keys(
 def test_version(fusion_eval: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     assert fusion_eval("--version") == ""
     assert capsys.readouterr().out == f"fusion_eval {cli.__version__}\n"
+
+
+def test_ranks_above_zero_leave_no_folder(
+    fusion_eval: Callable[..., str], launched: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    assert fusion_eval("output=shared") == ""
+    assert not Path("shared").exists()
+    assert not (launched.folders[0] / "status.json").exists()
+    assert list(Path.cwd().iterdir()) == []
