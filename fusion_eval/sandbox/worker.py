@@ -47,6 +47,15 @@ def environment(home: str) -> dict[str, str]:
     }
 
 
+def _memory_folder() -> str | None:
+    """A roomy folder in memory for scratch files, which a disk removes slowly; None for the usual place."""
+    try:
+        room = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return "/dev/shm" if room.f_bavail * room.f_frsize > 4 * _SCRATCH and os.access("/dev/shm", os.W_OK) else None
+
+
 class Worker:
     """One running server. Jobs are answered in the order in which they were posted."""
 
@@ -57,7 +66,9 @@ class Worker:
         self.deadline = float("inf")
         self._out = bytearray()
         self._known: OrderedDict[str, None] = OrderedDict()
-        self._folder = "" if setup.layers.bubblewrap else tempfile.mkdtemp(prefix="fusion_eval_box_")
+        self._folder = (
+            "" if setup.layers.bubblewrap else tempfile.mkdtemp(prefix="fusion_eval_box_", dir=_memory_folder())
+        )
         self._root = f"{self._folder or '/tmp'}/{'box' if self._folder else ''}".rstrip("/")
         if self._folder:
             os.chmod(self._folder, 0o711)

@@ -6,6 +6,7 @@ import os
 import stat
 
 _MODE = 0o700
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def discard(root: str) -> None:
@@ -19,12 +20,14 @@ def tidy(root: str, owners: dict[str, int]) -> bool:
     renewed = False
     for name in os.listdir(root):
         path = os.path.join(root, name)
-        if name not in owners:
-            remove(root, path)
-        elif stat.S_ISDIR(os.lstat(path).st_mode):
-            _empty(root, path)
-        else:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
             os.unlink(path)
+            continue
+        if stat.S_IMODE(os.lstat(path).st_mode) != _MODE:
+            os.chmod(path, _MODE)
+        empty(path)
+        if name not in owners:
+            os.rmdir(path)
     for name, uid in owners.items():
         path = os.path.join(root, name)
         if not os.path.isdir(path):
@@ -35,30 +38,40 @@ def tidy(root: str, owners: dict[str, int]) -> bool:
     return renewed
 
 
-def _empty(root: str, folder: str) -> None:
-    if stat.S_IMODE(os.lstat(folder).st_mode) != _MODE:
-        os.chmod(folder, _MODE)
-    for name in os.listdir(folder):
-        remove(root, os.path.join(folder, name))
+def empty(folder: str) -> None:
+    """Removes everything below a folder; one descriptor walks down and up, so no path and no stack grows long."""
+    here = os.open(folder, _FOLDER)
+    below: list[list[str]] = [_unlink_files(here)]
+    path: list[str] = []
+    while True:
+        if below[-1]:
+            name = below[-1].pop()
+            os.chmod(name, _MODE, dir_fd=here)
+            here = _go(here, name)
+            path.append(name)
+            below.append(_unlink_files(here))
+        elif path:
+            here = _go(here, "..")
+            below.pop()
+            os.rmdir(path.pop(), dir_fd=here)
+        else:
+            os.close(here)
+            return
 
 
-def remove(root: str, path: str) -> None:
-    """Removes a tree however deep: folders below are first moved up beside it, so that no path grows long."""
-    if not stat.S_ISDIR(os.lstat(path).st_mode):
-        os.unlink(path)
-        return
-    waiting, count = [path], 0
-    while waiting:
-        folder = waiting.pop()
-        os.chmod(folder, _MODE)
-        for name in os.listdir(folder):
-            inner = os.path.join(folder, name)
-            if not stat.S_ISDIR(os.lstat(inner).st_mode):
-                os.unlink(inner)
-                continue
-            os.chmod(inner, _MODE)
-            count += 1
-            moved = os.path.join(root, f".removed{count}")
-            os.rename(inner, moved)
-            waiting.append(moved)
-        os.rmdir(folder)
+def _go(here: int, name: str) -> int:
+    there = os.open(name, _FOLDER, dir_fd=here)
+    os.close(here)
+    return there
+
+
+def _unlink_files(here: int) -> list[str]:
+    """Removes the files of a folder; returns the names of the folders in it."""
+    folders = []
+    with os.scandir(here) as entries:
+        for entry in list(entries):
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+            else:
+                os.unlink(entry.name, dir_fd=here)
+    return folders
