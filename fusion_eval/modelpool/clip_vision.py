@@ -22,8 +22,7 @@ class CLIPVisionPool(TransformersPool):
 
     Args:
         base: folder or hub id of a whole CLIP, or of its vision tower.
-        experts: towers by task, as in `HuggingFacePool`; or a list of tasks, which `pattern` turns into towers.
-        pattern: where the towers of a list are: `{task}` is the task, `{model}` the last part of the base's name.
+        experts: towers by task, or a list of tasks beside a `pattern`, as in `HuggingFacePool`.
         clip: the whole CLIP that gives the heads, by default the base.
         auto_class: CLIPVisionModel, or CLIPVisionModelWithProjection for towers that are saved with the projection.
         classes: class names by task, for data sets that are not among the twenty.
@@ -39,7 +38,6 @@ class CLIPVisionPool(TransformersPool):
         base: Any = None,
         experts: Any = None,
         *,
-        pattern: str | None = None,
         clip: Any = None,
         auto_class: str = "CLIPVisionModel",
         classes: Mapping[str, Sequence[str]] | None = None,
@@ -47,8 +45,6 @@ class CLIPVisionPool(TransformersPool):
         cache: str | Path | bool | None = None,
         **kwargs: Any,
     ) -> None:
-        if pattern is not None:
-            experts = _by_pattern(experts, pattern, base)
         super().__init__(base, experts, auto_class=auto_class, **kwargs)
         if clip is None and self._base is None:
             raise ConfigError(Fault("modelpool.clip", "none, in a pool without base", "the CLIP that gives the heads"))
@@ -70,13 +66,3 @@ class CLIPVisionPool(TransformersPool):
         """
         given = super().head(task)
         return given if given is not None else self._zero_shot.head(task)
-
-
-def _by_pattern(tasks: Any, pattern: str, base: Any) -> dict[str, str]:
-    if isinstance(tasks, str | Mapping) or not isinstance(tasks, Sequence):
-        raise ConfigError(Fault("modelpool.experts", f"a {type(tasks).__name__}", "a list of tasks, beside pattern"))
-    model = "" if base is None else model_source(base).path.rstrip("/").rpartition("/")[2]
-    try:
-        return {str(task): pattern.format(task=task, model=model) for task in tasks}
-    except (KeyError, IndexError) as error:
-        raise ConfigError(Fault("modelpool.pattern", f"'{pattern}'", "{task} and perhaps {model} in it")) from error

@@ -17,7 +17,7 @@ from fusion_eval.merge.sinks import save_checkpoint
 from fusion_eval.merge.views import Composed, Part, without_prefix
 from fusion_eval.modelpool.fused import fuses_weights, load_fused
 from fusion_eval.modelpool.loading import load_into
-from fusion_eval.modelpool.model_source import ModelSource, model_source
+from fusion_eval.modelpool.model_source import ModelSource, model_source, sources_by_pattern
 from fusion_eval.modelpool.names import (
     NameMatch,
     Rename,
@@ -48,11 +48,14 @@ class TransformersPool(SourcePool):
         base: Any = None,
         experts: Any = None,
         *,
+        pattern: str | None = None,
         auto_class: str = "AutoModel",
         config: Mapping[str, Any] | None = None,
         dtype: str | torch.dtype | None = None,
         **kwargs: Any,
     ) -> None:
+        if pattern is not None:
+            experts = sources_by_pattern(experts, pattern, base)
         super().__init__(base, experts, **kwargs)
         self._auto_class, self._overrides = auto_class, dict(config or {})
         self._dtype = named_dtype(dtype)
@@ -178,6 +181,8 @@ class HuggingFacePool(TransformersPool):
     Args:
         base: a folder or hub id; `{path: owner/model, revision: <commit>}` pins one; None for a pool without base.
         experts: the same by name; `{adapter: owner/lora}` is the base with a LoRA adapter.
+        pattern: where experts given as a list of tasks are: `{task}` is the task, `{model}` the last part of the base's
+            name.
         auto_class: the class that runs the weights: AutoModelForCausalLM, AutoModelForSequenceClassification,
             CLIPVisionModel, ... or any other class of transformers.
         config: entries of the config to override, such as `{num_labels: 3}`.

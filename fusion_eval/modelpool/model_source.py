@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePath
 from typing import Any
@@ -64,3 +64,21 @@ def model_source(given: Any, base: ModelSource | None = None) -> ModelSource:
             raise ConfigError(Fault("", "no path", "path, or adapter in a pool with a base"))
         values = {"path": base.path, "revision": base.revision, **values}
     return ModelSource(**values)
+
+
+def sources_by_pattern(tasks: Any, pattern: str, base: Any) -> dict[str, str]:
+    """Places of experts by task: `{task}` in the pattern is the task, `{model}` the last part of the base's name.
+
+    Raises:
+        ConfigError: tasks are no list, or the pattern has other fields.
+    """
+    if isinstance(tasks, str | Mapping) or not isinstance(tasks, Sequence):
+        raise ConfigError(Fault("modelpool.experts", f"a {type(tasks).__name__}", "a list of tasks, beside pattern"))
+    model = "" if base is None else model_source(base).path.rstrip("/").rpartition("/")[2]
+    try:
+        named = {str(task): pattern.format(task=task, model=model) for task in tasks}
+    except (KeyError, IndexError) as error:
+        raise ConfigError(Fault("modelpool.pattern", f"'{pattern}'", "{task} and perhaps {model} in it")) from error
+    if "{task}" not in pattern:
+        raise ConfigError(Fault("modelpool.pattern", f"'{pattern}'", "{task} and perhaps {model} in it"))
+    return named

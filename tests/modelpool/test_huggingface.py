@@ -383,3 +383,41 @@ def test_a_mixture_whose_file_has_the_experts_apart_is_merged_apart_and_fused_wh
     del state["model.norm.weight"]
     with pytest.raises(AlignmentError, match=r"1 missing weights: model\.norm\.weight"):
         pool.build(state)
+
+
+def test_tied_embeddings_of_an_encoder_and_decoder_are_read_once(tmp_path):
+    config = transformers.T5Config(
+        vocab_size=40, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, decoder_start_token_id=0
+    )
+    for seed, name in enumerate(("base", "a")):
+        torch.manual_seed(seed)
+        transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path / name)
+    pool = HuggingFacePool(
+        str(tmp_path / "base"), ["a"], pattern=str(tmp_path / "{task}"), auto_class="AutoModelForSeq2SeqLM"
+    )
+    assert pool.faults() == []
+    assert_same_weights(pool.load("a"), transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "a"))
+    merged = MergedCheckpoint(lambda group: (group.required_base() + group.values()[0]) / 2, pool.aligned())
+    pool.save(merged, tmp_path / "merged")
+    assert_same_weights(
+        transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / "merged"), pool.build(merged)
+    )
+
+
+def test_a_decoders_file_without_prefix_and_with_masks_is_a_base_of_classifiers(tmp_path):
+    config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=30, n_positions=12, pad_token_id=0,
+                                     bos_token_id=1, eos_token_id=2)  # fmt: skip
+    torch.manual_seed(0)
+    transformers.GPT2ForSequenceClassification(config).save_pretrained(tmp_path / "a")
+    transformers.GPT2Model(config).save_pretrained(tmp_path / "base")
+    state = load_file(tmp_path / "base" / "model.safetensors")
+    state["h.0.attn.bias"] = torch.ones(1, 1, 12, 12)  # as the first GPT-2 files have it
+    save_file({k: v.contiguous() for k, v in state.items()}, tmp_path / "base" / "model.safetensors", {"format": "pt"})
+    pool = HuggingFacePool(
+        str(tmp_path / "base"),
+        {"a": str(tmp_path / "a")},
+        auto_class="AutoModelForSequenceClassification",
+        head_module="score",
+    )
+    assert pool.faults() == []
+    assert "transformer.wte.weight" in pool.checkpoint("base")
