@@ -92,9 +92,9 @@ def _batches(checkpoint: Checkpoint, names: Sequence[str]) -> list[list[str]]:
     sizes = {name: checkpoint.spec(name).nbytes for name in names}
     large = sum(sizes.values()) // 16
     batches: list[list[str]] = []
-    filled = _BATCH_BYTES
+    filled = 0
     for name in sorted(names, key=lambda name: sizes[name] < max(large, _BATCH_BYTES)):
-        if filled + sizes[name] > _BATCH_BYTES or len(batches[-1]) >= _BATCH_NAMES:
+        if not batches or filled + sizes[name] > _BATCH_BYTES or len(batches[-1]) >= _BATCH_NAMES:
             batches.append([])
             filled = 0
         batches[-1].append(name)
