@@ -84,7 +84,7 @@ class DataSource:
             folder = self._existing(path, request)
             if folder is not None:
                 return self._load_folder(folder, name, kwargs)
-        with _quiet(datasets):
+        with quiet():
             return self._call(datasets, path, name, kwargs, request)
 
     def _load_folder(self, folder: Path, name: str | None, kwargs: dict[str, Any]) -> Any:
@@ -93,7 +93,7 @@ class DataSource:
             return datasets.load_from_disk(str(folder))
         if name and not _card_has(folder, name) and (folder / name).is_dir():
             kwargs, name = {"data_dir": name, **kwargs}, None
-        with _quiet(datasets):
+        with quiet():
             return self._call(datasets, str(folder), name, kwargs, DataRequest(str(folder), name, kwargs))
 
     def _call(self, datasets: Any, path: str, name: str | None, kwargs: dict[str, Any], request: DataRequest) -> Any:
@@ -173,8 +173,9 @@ def _datasets() -> Any:
 
 
 @contextmanager
-def _quiet(datasets: Any) -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """No progress bars of `datasets` inside."""
+    datasets = _datasets()
     shown = datasets.is_progress_bar_enabled()
     if shown:
         datasets.disable_progress_bars()

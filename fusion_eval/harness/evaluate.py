@@ -11,7 +11,7 @@ from typing import Any
 from fusion_eval.harness.build import BuiltTask, RunOptions, build_requests, load_tasks, reset
 from fusion_eval.harness.catalog import TaskCatalog
 from fusion_eval.harness.context import BuildContext
-from fusion_eval.harness.dataset import DataSource
+from fusion_eval.harness.dataset import DataSource, quiet
 from fusion_eval.harness.engine.protocol import LanguageModel
 from fusion_eval.harness.function import ModuleSpace
 from fusion_eval.harness.group import aggregate_group
@@ -47,8 +47,9 @@ class Suite:
             options = options or self.options
             modules = ModuleSpace(self.trusted)
             context = BuildContext(self.data, options.compat, options.fewshot_seed)
-            tasks = load_tasks(self.selection, modules, context, options)
-            self._built[key] = {name: build_requests(name, task, options) for name, task in tasks.items()}
+            with quiet():
+                tasks = load_tasks(self.selection, modules, context, options)
+                self._built[key] = {name: build_requests(name, task, options) for name, task in tasks.items()}
         return {name: reset(built) for name, built in self._built[key].items()}
 
 

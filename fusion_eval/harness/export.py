@@ -26,7 +26,7 @@ def results_dict(outcome: Outcome, model: str = "model") -> dict[str, Any]:
     grouped = {name: _group_entry(group, tasks) for name, group in groups.items()}
     shots = {name: task.spec.shots for name, task in tasks.items()}
     directions: dict[str, dict[str, Any]] = {name: dict(task.directions) for name, task in tasks.items()}
-    for name, group in groups.items():
+    for name, group in reversed(groups.items()):
         _inherit(name, group.plan, shots, directions)
     return {
         "results": {**numbers, **grouped},
