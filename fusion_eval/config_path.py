@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,10 +61,10 @@ def _unreadable(name: str, folder: Path) -> Iterator[Fault]:
 
 
 def shadowed(folder: Path) -> list[Path]:
-    """The files of a user's folder that are never read, since the package has one of the same group and name."""
+    """The files of a user's folder that are never read, since the package has another of the same group and name."""
     own = config_dir()
-    files = (file.relative_to(own) for file in sorted(own.rglob("*.yaml")))
-    return [folder / file for file in files if (folder / file).is_file()]
+    pairs = ((file, folder / file.relative_to(own)) for file in sorted(own.rglob("*.yaml")))
+    return [theirs for file, theirs in pairs if theirs.is_file() and not filecmp.cmp(file, theirs, shallow=False)]
 
 
 class UserConfigs(SearchPathPlugin):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,7 @@ def test_shadowed_files(tmp_path: Path) -> None:
     (tmp_path / "method").mkdir()
     (tmp_path / "method" / "ties.yaml").write_text("")
     (tmp_path / "method" / "of_mine.yaml").write_text("")
+    shutil.copy(config_path.config_dir() / "method" / "dare.yaml", tmp_path / "method")  # the same: no loss
     assert config_path.shadowed(tmp_path) == [tmp_path / "method" / "ties.yaml"]
 
 
