@@ -137,10 +137,10 @@ class LightningFabricMixin:
             self._fabric = Fabric(accelerator="auto", devices=1)
         return self._fabric
 
-    def fabric_if_needed(self) -> Fabric | None:
-        """The Fabric that was given, or None in a run that needs none."""
-        return self._fabric
-
     @fabric.setter
     def fabric(self, fabric: Fabric) -> None:
         self._fabric = fabric
+
+    def fabric_if_needed(self) -> Fabric | None:
+        """The Fabric that was given, or None in a run that needs none."""
+        return self._fabric

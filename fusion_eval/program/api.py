@@ -51,17 +51,16 @@ def merge(
     """
     named = dict(experts) if isinstance(experts, Mapping) else {str(i): model for i, model in enumerate(experts)}
     pool = _pool_of(named, base)
-    if not isinstance(method, Method):
-        method = build_option("method", method, **hyperparameters)
-    elif hyperparameters:
+    if isinstance(method, Method) and hyperparameters:
         raise ConfigError(Fault("merge", f"both a method and {', '.join(hyperparameters)}", "one of them"))
-    faults = [*pool.faults(), *method.faults(pool)]
+    rule: Method = method if isinstance(method, Method) else build_option("method", method, **hyperparameters)
+    faults = [*pool.faults(), *rule.faults(pool)]
     if faults:
         raise ConfigError(*faults)
-    merged = method.apply(pool, None, seed=seed)
+    merged = rule.apply(pool, None, seed=seed)
     if save is not None:
         if not isinstance(merged, Checkpoint):
-            raise ConfigError(Fault("save", f"{type(method).__name__} does not give weights of one model", "unset"))
+            raise ConfigError(Fault("save", f"{type(rule).__name__} does not give weights of one model", "unset"))
         from fusion_eval.merge.files import open_checkpoint
 
         pool.save(merged, Path(save))

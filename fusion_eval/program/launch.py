@@ -8,6 +8,7 @@ import pickle
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ def run_plan(plan: RunPlan) -> Report | None:
     fabric = build_fabric(node)
     with tempfile.TemporaryDirectory(prefix="fusion_eval_") as errors:
         try:
-            sent: bytes | None = fabric.launch(worker, pickle.dumps(replace(plan, errors=errors)))
+            sent: bytes | None = fabric.launch(partial(worker, plan=replace(plan, errors=errors)))
         except Exception as failure:  # a launcher wraps what its workers raise in errors of its own
             error = first_error(Path(errors))
             if error is None:
@@ -125,12 +126,11 @@ def build_fabric(node: dict[str, Any]) -> Fabric:
     return fabric
 
 
-def worker(fabric: Fabric, packed: bytes) -> bytes | None:
+def worker(fabric: Fabric, plan: RunPlan) -> bytes | None:
     """One process of the run: on rank zero the report without items, elsewhere None.
 
-    Plan and report travel pickled, since Fabric's launchers refuse frozen dataclasses.
+    The report travels pickled, since Fabric's launchers refuse frozen dataclasses.
     """
-    plan: RunPlan = pickle.loads(packed)  # from our own parent process
     try:
         report = work(plan, fabric)
     except FusionEvalError as error:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,9 @@ def write_items(folder: Path, model: ModelResult) -> None:
         OutputError: the folder cannot be written.
     """
     for task in model.tasks:
-        columns = {name: np.asarray(column) for name, column in task.items.items() if not isinstance(column, list)}
+        columns: dict[str, Any] = {
+            name: np.asarray(column) for name, column in task.items.items() if not isinstance(column, list)
+        }
         if not columns:
             continue
         path = items_path(folder, model.name, task.name)
@@ -42,7 +45,7 @@ def write_items(folder: Path, model: ModelResult) -> None:
             ) from error
 
 
-def read_items(folder: Path, model: str, task: str) -> dict[str, np.ndarray]:
+def read_items(folder: Path, model: str, task: str) -> dict[str, Any]:
     """The columns that `write_items` wrote."""
     with np.load(items_path(folder, model, task), allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files}

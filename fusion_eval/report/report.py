@@ -146,8 +146,8 @@ def _row_dict(row: Row) -> dict[str, Any]:
 
 
 def _row_of(stored: Mapping[str, Any]) -> Row:
-    cells = [None if stored[name] is None else _value_of(stored[name]) for name in _COLUMNS]
-    return Row(stored["task"], *cells, stored["n"])
+    base, expert, merged, share = (None if stored[name] is None else _value_of(stored[name]) for name in _COLUMNS)
+    return Row(stored["task"], base, expert, merged, share, stored["n"])
 
 
 def _model_dict(model: ModelResult) -> dict[str, Any]:

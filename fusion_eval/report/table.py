@@ -68,14 +68,14 @@ class _Table:
     def row(self, name: str) -> Row:
         """One task."""
         found = self.results[name]
-        values = [None if task is None else task.metrics.get(self.metric) for task in found.values()]
+        base, expert, merged = (None if task is None else task.metrics.get(self.metric) for task in found.values())
         known = next((task.n for task in found.values() if task is not None and task.n), None)
-        return Row(name, *values, self._share(found), known)
+        return Row(name, base, expert, merged, self._share(found), known)
 
     def average(self, rows: Sequence[Row]) -> Row:
         """The means over tasks of the columns that every task has."""
-        means = [self._mean(rows, column) for column in ("base", "expert", "merged", "share")]
-        return Row(AVERAGE, *means, sum(row.n for row in rows if row.n) or None)
+        base, expert, merged, share = (self._mean(rows, column) for column in ("base", "expert", "merged", "share"))
+        return Row(AVERAGE, base, expert, merged, share, sum(row.n for row in rows if row.n) or None)
 
     def _share(self, found: Mapping[str, TaskResult | None]) -> Value | None:
         merged, expert = found["merged"], found["expert"]

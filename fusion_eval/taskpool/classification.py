@@ -187,7 +187,8 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
         """
         if self._loaders is not None:
             return
-        loaders, faults = {}, []
+        loaders: dict[str, EvaluationLoader] = {}
+        faults: list[Fault] = []
         for name, node in self._test_datasets.items():
             try:
                 loaders[name] = self._open(name, node)
@@ -253,7 +254,8 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
         """
         start = time.perf_counter()
         chosen = self.task_names if tasks is None else tuple(tasks)
-        results, info = [], {}
+        results: list[TaskResult] = []
+        info: dict[str, float] = {}
         for task in chosen:
             loader = self.test_dataloaders[task]
             current = model[task] if isinstance(model, Mapping) else model

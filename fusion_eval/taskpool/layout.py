@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -62,7 +62,7 @@ def call(model: nn.Module, inputs: Any, where: str) -> Any:
     """
     if not isinstance(inputs, Mapping):
         return model(inputs)
-    named = _forward_names(type(model))
+    named = _forward_names(type(model).forward)
     chosen = {key: value for key, value in inputs.items() if key in named}
     if chosen:
         return model(**chosen)
@@ -79,6 +79,6 @@ def call(model: nn.Module, inputs: Any, where: str) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _forward_names(model_type: type[nn.Module]) -> frozenset[str]:
-    parameters = list(inspect.signature(model_type.forward).parameters.values())[1:]
+def _forward_names(forward: Callable[..., Any]) -> frozenset[str]:
+    parameters = list(inspect.signature(forward).parameters.values())[1:]
     return frozenset(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
