@@ -102,9 +102,10 @@ class TransformersPool(SourcePool):
     def build(self, checkpoint: Mapping[str, Tensor]) -> nn.Module:
         """A model with these weights, which may have the files' names or the model's."""
         weights = checkpoint if isinstance(checkpoint, Checkpoint) else StateDictCheckpoint(checkpoint)
-        if fuses_weights(self.skeleton(), weights):
-            return load_fused(self.skeleton(), weights)
-        return load_into(self.skeleton(), under_model_names(weights, self._match(weights), keep_rest=True))
+        match, model = self._match(weights), self.skeleton()
+        if self._fuses(weights):
+            return load_fused(model, weights)
+        return load_into(model, under_model_names(weights, match, keep_rest=True))
 
     def expert_head(self, task: str, path: str) -> nn.Module:
         """The expert's submodule at `path`, built from the expert's own config."""
@@ -153,14 +154,17 @@ class TransformersPool(SourcePool):
             except FusionEvalError as error:
                 raise type(error)(*(located(fault, self.where(name)) for fault in error.faults)) from error
             self._naming = described(model), transformers_renaming(model), model
-        specs, rename, model = self._naming
-        if fuses_weights(model, checkpoint):
+        specs, rename, _ = self._naming
+        if self._fuses(checkpoint):
             return NameMatch({name: name for name in checkpoint})
         return match_names(specs, checkpoint, rename)
 
-    def _skeleton_faults(self, reference: Checkpoint) -> list[Fault]:
+    def _fuses(self, checkpoint: Checkpoint) -> bool:
         assert self._naming is not None, "names were matched"
-        return [] if fuses_weights(self._naming[2], reference) else super()._skeleton_faults(reference)
+        return fuses_weights(self._naming[2], checkpoint)
+
+    def _skeleton_faults(self, reference: Checkpoint) -> list[Fault]:
+        return [] if self._fuses(reference) else super()._skeleton_faults(reference)
 
     def _reference(self) -> ModelSource:
         """The model whose config counts: the base, else the first expert."""
