@@ -19,6 +19,7 @@ class Breadcrumbs(PipelineMethod):
         density: the share of entries to keep, gamma - beta of the paper.
         gamma: the share of largest magnitudes to drop, 1 - gamma of the paper.
         scaling: lambda.
+        rescale: `none` (the paper's), or `norm`: keep the L1 norm of each tensor.
         weights: one per expert in the pool's order, or by expert name; None: 1 each.
         tensors: which tensors are merged and what the others become.
     """
@@ -28,10 +29,11 @@ class Breadcrumbs(PipelineMethod):
         density: Setting = 0.14,
         gamma: Setting = 0.01,
         scaling: Setting = 0.3,
+        rescale: str = "none",
         weights: Weights = None,
         tensors: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__([MaskOutliers(density, gamma), Sum(weights), Scale(scaling)], tensors=tensors)
+        super().__init__([MaskOutliers(density, gamma, rescale), Sum(weights), Scale(scaling)], tensors=tensors)
 
 
 class BreadcrumbsTies(PipelineMethod):
@@ -41,6 +43,7 @@ class BreadcrumbsTies(PipelineMethod):
         density: the share of entries to keep, gamma - beta of the paper.
         gamma: the share of largest magnitudes to drop, 1 - gamma of the paper.
         scaling: lambda.
+        rescale: `none` (the paper's), or `norm`: keep the L1 norm of each tensor.
         combine: `mean` (TIES' own), `sum` or `max` of the entries that agree.
         weights: one per expert in the pool's order, or by expert name; None: 1 each.
         tensors: which tensors are merged and what the others become.
@@ -51,8 +54,11 @@ class BreadcrumbsTies(PipelineMethod):
         density: Setting = 0.14,
         gamma: Setting = 0.01,
         scaling: Setting = 1.0,
+        rescale: str = "none",
         combine: str = "mean",
         weights: Weights = None,
         tensors: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__([MaskOutliers(density, gamma), Elect(combine, weights), Scale(scaling)], tensors=tensors)
+        super().__init__(
+            [MaskOutliers(density, gamma, rescale), Elect(combine, weights), Scale(scaling)], tensors=tensors
+        )

@@ -53,7 +53,7 @@ class Flow:
 
     def __call__(self, group: TensorGroup) -> Tensor:
         """The merged tensor of a group."""
-        route = self.tensors.route(group.name)
+        route = self.tensors.route(group.name) if group.numel else "base"
         if route == "base" and group.base is not None:
             return working(group.base)
         if route != "merge":
@@ -150,7 +150,7 @@ class PoolView:
                 yield from SliceView(group, self.flow.scan(group)).states()
 
     def sampled(self) -> Iterator[State]:
-        """Pieces that stand for all: some slices of every tensor, or every eighth tensor where steps need whole ones."""
+        """Pieces that stand for all: slices of every tensor, or every eighth tensor where steps need whole ones."""
         if self.flow.reach == WHOLE:
             yield from map(self.flow.run, map(self.pool.group, self.names[::8]))
             return

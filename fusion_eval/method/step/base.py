@@ -17,6 +17,8 @@ from fusion_eval.merge.setting import Place, Range, Setting, key_faults, resolve
 Weights = Sequence[Setting] | Mapping[str, Setting] | float | None
 """One setting per expert in the pool's order, a mapping from expert names, one for all, or None: 1 each."""
 
+_HELD = 1 << 32  # about one entry in eighty is held while a bracket is searched
+
 DELTAS, COMBINE, MERGED = "deltas", "combine", "merged"
 """The phases of a pipeline: steps on task vectors, the one step that combines them, steps on the merged vector."""
 
@@ -181,14 +183,19 @@ def largest(
     magnitudes: bool = False,
 ) -> list[list[float]]:
     """For each of several scores of every entry in a view, its values of the given ranks, 1 being the largest."""
-    sample = Sample(lambda: map(scores, view.sampled()), view.numel)
+    sample = _sample(view, scores, len(ranks))
     return streamed_largest(lambda: map(scores, view.states()), ranks, magnitudes=magnitudes, sample=sample)
 
 
 def thresholds(view: View, densities: Sequence[float]) -> list[float]:
     """For each task vector of a view, the magnitude from which on a share of its entries lies."""
-    sample = Sample(lambda: map(_deltas, view.sampled()), view.numel)
+    sample = _sample(view, _deltas, len(densities))
     return magnitude_thresholds(lambda: map(_deltas, view.states()), densities, view.numel, sample=sample)
+
+
+def _sample(view: View, scores: Callable[[State], Sequence[Tensor]], rows: int) -> Sample | None:
+    """What brackets are guessed from: none where the entries inside of them would fill the memory."""
+    return Sample(lambda: map(scores, view.sampled()), view.numel) if view.numel * rows < _HELD else None
 
 
 def _deltas(state: State) -> Sequence[Tensor]:

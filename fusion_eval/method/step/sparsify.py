@@ -141,14 +141,17 @@ class MaskOutliers(Step):
     Args:
         density: the share to keep.
         gamma: the share of largest magnitudes to drop.
+        rescale: `none` (the paper's), or `norm`: keep the L1 norm of each tensor.
     """
 
     phase: ClassVar[str] = DELTAS
     reach: ClassVar[int] = SCANNED
     settings: ClassVar[Mapping[str, Range]] = {"density": DENSITY, "gamma": Range(0, 1, below=True)}
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"rescale": ("none", "norm")}
 
     density: Setting = 0.14
     gamma: Setting = 0.01
+    rescale: str = "none"
 
     def scan(self, view: View) -> Step:
         """The bounds of a tensor."""
@@ -158,20 +161,24 @@ class MaskOutliers(Step):
             density, gamma = first.value(self.density, index), first.value(self.gamma, index)
             ranks.append(() if density >= 1 else rules.band_ranks(density, gamma, view.numel))
         found = largest(view, lambda state: state.deltas, ranks, magnitudes=True)
-        return Band(tuple((bounds[1], bounds[0]) if bounds else (0.0, float("inf")) for bounds in found))
+        bounds = tuple((pair[1], pair[0]) if pair else (0.0, float("inf")) for pair in found)
+        band = Band(bounds, (1.0,) * len(bounds))
+        return rescaled(band, view) if self.rescale == "norm" else band
 
 
 @dataclass(frozen=True, slots=True)
 class Band(Step):
-    """Keep the entries between two known magnitudes, one pair per expert."""
+    """Keep the entries between two known magnitudes and multiply by a factor, one of each per expert."""
 
     phase: ClassVar[str] = DELTAS
 
     bounds: tuple[tuple[float, float], ...]
+    factors: tuple[float, ...]
 
     def __call__(self, state: State) -> State:
         pairs = zip(state.deltas, self.bounds, strict=True)
-        return state.with_deltas([rules.band(delta, low, high) for delta, (low, high) in pairs])
+        kept = [rules.band(delta, low, high) for delta, (low, high) in pairs]
+        return state.with_deltas(_multiplied(kept, self.factors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +295,7 @@ class TrustRegion(Step):
         return state.with_deltas([delta * keep for delta in state.deltas])
 
 
-def rescaled(step: Cut | Dropping, view: View) -> Step:
+def rescaled(step: Cut | Dropping | Band, view: View) -> Step:
     """A step with the factors that keep the L1 norm of each task vector of a tensor."""
     before, after = _norms(view, None), _norms(view, step)
     factors = [b / a if min(a, b) > _TINY else 1.0 for a, b in zip(after, before, strict=True)]
