@@ -138,6 +138,8 @@ def _cells(job: Job, metric: str | None, tasks: Sequence[str], shares: bool) -> 
 
 
 def _status(job: Job) -> str:
+    if job.status == "completed" and job.report is None:
+        return "NO REPORT"
     if job.status == "completed" and job.report is not None and job.report.partial:
         return "PARTIAL"
     return {"completed": "ok", "running": "UNFINISHED", "failed": "FAILED"}.get(job.status, job.status)
@@ -177,7 +179,7 @@ def _page(header: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[
     """One self-contained page; a click on a column's name sorts by it."""
     head = "".join(f'<th scope="col"><button>{html.escape(name)}</button></th>' for name in header)
     body = "".join(
-        f'<tr class="{"bad" if any(mark in cells for mark in ("FAILED", "UNFINISHED")) else ""}">'
+        f'<tr class="{"bad" if any(mark in cells for mark in ("FAILED", "UNFINISHED", "NO REPORT")) else ""}">'
         + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
         + "</tr>"
         for cells in rows

@@ -8,9 +8,9 @@ from typing import Any
 _WHERE = {
     "BaseTaskPool": "base_pool",
     "DummyTaskPool": "dummy",
+    "LanguageModelTaskPool": "language",
     "ImageClassificationTaskPool": "image_classification",
     "TextClassificationTaskPool": "text_classification",
-    "CLIPVisionModelTaskPool": "clip_vision",
 }
 
 __all__ = sorted(_WHERE)
