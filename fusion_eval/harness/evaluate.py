@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from fusion_eval.harness.scheduler import Progress, Ranks, Scheduler
 from fusion_eval.harness.score import score_task
 from fusion_eval.harness.stderr import PEER_REPLICATES
 from fusion_eval.harness.store import AnswerStore
+from fusion_eval.harness.task import Task
+from fusion_eval.harness.yaml_file import YamlFile, parse_file
 
 
 @dataclass(slots=True)
@@ -33,23 +35,36 @@ class Suite:
         trusted: folders whose Python may run.
         data: where data sets come from.
         options: of the run.
+        reader: reads a task file with its includes, for checks.
     """
 
     selection: Selection
     trusted: Sequence[Path]
     data: DataSource = field(default_factory=DataSource)
     options: RunOptions = field(default_factory=RunOptions)
+    reader: Callable[[Path], YamlFile] = parse_file
+    _tasks: dict[str, Task] = field(default_factory=dict)
     _built: dict[Any, dict[str, BuiltTask]] = field(default_factory=dict)
 
+    def load(self) -> dict[str, Task]:
+        """Tasks with their data, once.
+
+        Raises:
+            FusionEvalError: whatever is wrong with any of them, all at once.
+        """
+        if not self._tasks:
+            context = BuildContext(self.data, self.options.compat, self.options.fewshot_seed)
+            with quiet(), peer_names(self.trusted):
+                self._tasks = load_tasks(self.selection, ModuleSpace(self.trusted), context, self.options)
+        return self._tasks
+
     def build(self, options: RunOptions | None = None, key: Any = None) -> dict[str, BuiltTask]:
-        """Tasks and requests; kept for the next model where `key` is equal (prompts that depend on a chat template)."""
+        """Requests of every task; kept for the next model where `key` is equal (it stands for the chat template)."""
         if key not in self._built:
-            options = options or self.options
-            modules = ModuleSpace(self.trusted)
-            context = BuildContext(self.data, options.compat, options.fewshot_seed)
+            chosen = options or self.options
+            tasks = self.load()
             with quiet():
-                tasks = load_tasks(self.selection, modules, context, options)
-                self._built[key] = {name: build_requests(name, task, options) for name, task in tasks.items()}
+                self._built[key] = {name: build_requests(name, task, chosen) for name, task in tasks.items()}
         return {name: reset(built) for name, built in self._built[key].items()}
 
 
@@ -66,12 +81,13 @@ def make_suite(
     catalog = TaskCatalog(roots, cache, metadata)
     selection = catalog.select(tasks)
     named = [*roots, *(file.parent for file in catalog.files)]
-    return Suite(selection, named, data or DataSource(), options or RunOptions())
+    return Suite(selection, named, data or DataSource(), options or RunOptions(), catalog.read)
 
 
 def evaluate(
     suite: Suite, model: LanguageModel, *, chat: bool = False, store: Path | None = None, ranks: Ranks | None = None,
     seed: int = 0, iterations: int = PEER_REPLICATES, progress: Progress | None = None,
+    only: Sequence[str] | None = None,
 ) -> Outcome:  # fmt: skip
     """The scores of a model on a suite; every rank gets the same.
 
@@ -84,13 +100,14 @@ def evaluate(
         seed: of sampled text.
         iterations: replicates of the peer's bootstrap, with `compat`.
         progress: told (kind, units done, units in all).
+        only: names of the tasks to evaluate; None for all.
     """
     ranks = ranks or Ranks()
     started = time.process_time()
     options = replace(suite.options, chat_template=model.apply_chat_template) if chat else suite.options
     key = model.encoder.key if chat and hasattr(model, "encoder") else model.fingerprint if chat else None
     with peer_names(suite.trusted):
-        built = suite.build(options, key)
+        built = {name: task for name, task in suite.build(options, key).items() if only is None or name in only}
         requests = [request for task in built.values() for request in task.requests]
         answers = AnswerStore(store, model.fingerprint, ranks.rank) if store else None
         prepared = time.process_time()

@@ -53,7 +53,8 @@ class EngineMaker:
         limit = self.options.get("max_length") or model_length(config, tokenizer)
         encoder = Encoder(
             tokenizer, limit, add_bos_token=self.options.get("add_bos_token"),
-            prefix_token_id=self.options.get("prefix_token_id"), causal=not config.is_encoder_decoder, compat=self.compat,
+            prefix_token_id=self.options.get("prefix_token_id"), causal=not config.is_encoder_decoder,
+            compat=self.compat,
         )  # fmt: skip
         encoder = self._encoders.setdefault(encoder.key, encoder)
         kind: Any = TransformersModel

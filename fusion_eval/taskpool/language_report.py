@@ -24,6 +24,8 @@ def task_results(outcome: Outcome, members: bool = False) -> list[TaskResult]:
         if name in inner and not members:
             continue
         leaves = [outcome.tasks[leaf] for leaf in group.plan.leaves() if leaf in outcome.tasks]
+        if not leaves:
+            continue
         if group.values:
             found.append(_group_result(group, leaves))
         if members or not group.values:
