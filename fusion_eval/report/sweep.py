@@ -16,7 +16,7 @@ from fusion_eval.errors import ConfigError, Fault, FusionEvalError
 from fusion_eval.report.files import write_json, write_text
 from fusion_eval.report.render import PERCENT, shown
 from fusion_eval.report.report import Report, read_report
-from fusion_eval.report.table import main_metric
+from fusion_eval.report.table import AVERAGE, main_metric
 
 STATUS_FILE = "status.json"
 
@@ -127,13 +127,15 @@ def _cells(job: Job, metric: str | None, tasks: Sequence[str], shares: bool) -> 
     subject = None if job.report is None else job.report.subject
     results = {} if subject is None else {task.name: task.metrics.get(metric or "") for task in subject.tasks}
     averages = {} if subject is None else subject.average()
-    values = [results.get(task) if task != "average" else averages.get(metric or "") for task in tasks]
+    last_row = found.get(AVERAGE)
+    average = (last_row.merged if last_row is not None else None) or averages.get(metric or "")
+    values = [average if task == AVERAGE else results.get(task) for task in tasks]
     percent = metric in PERCENT
     plain = ["-" if value is None else shown(value, percent).partition(" ")[0] for value in values[:-1]]
     cells = [*plain, shown(values[-1], percent)] if values else []
     if not shares:
         return cells
-    last = found.get("average") or next(iter(found.values()), None)
+    last = found.get(AVERAGE) or next(iter(found.values()), None)
     return [*cells, shown(last.share if last else None, True)]
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from fusion_eval.report.render import columns_of, title_of
 from fusion_eval.report.report import Report
 
-_WIDE = 120
+_WIDE = 1000
 
 
 def show(report: Report, folder: Path | None = None, console: Console | None = None) -> None:
@@ -26,12 +26,26 @@ def show(report: Report, folder: Path | None = None, console: Console | None = N
 
 
 def show_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
-    """Print cells; names on the left, numbers on the right, the average below a line."""
+    """Print cells; names on the left, numbers on the right, the average below a line.
+
+    On a terminal that is too narrow the columns before the last two are left out, most right first; a file gets all.
+    """
+    kept = list(range(len(header)))
+    table = _table(title, header, rows, kept)
+    while console.is_terminal and len(kept) > 4 and console.measure(table).maximum > console.width:
+        del kept[-3]
+        table = _table(f"{title} ({len(header) - len(kept)} columns left out)", header, rows, kept)
+    wide = Console(
+        file=console.file, width=max(_WIDE, console.width), force_terminal=console.is_terminal, soft_wrap=True
+    )
+    wide.print(table)
+
+
+def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> Table:
     table = Table(title=title, title_justify="left", title_style="", header_style="bold")
-    for index, name in enumerate(header):
-        table.add_column(name, justify="right" if index else "left", no_wrap=True)
+    for index in columns:
+        table.add_column(header[index], justify="right" if index else "left", no_wrap=True)
     for index, cells in enumerate(rows):
-        table.add_row(*cells, end_section=index == len(rows) - 2 and rows[-1][0] == "average")
-    if not console.is_terminal or console.width < _WIDE:
-        console = Console(file=console.file, width=max(_WIDE, console.width), soft_wrap=True)
-    console.print(table)
+        end = index == len(rows) - 2 and rows[-1][0] == "average"
+        table.add_row(*(cells[column] for column in columns), end_section=end)
+    return table

@@ -104,5 +104,13 @@ def mean_over_tasks(values: Sequence[Value], stderr: float | None = None) -> Val
     if stderr is None and len(known) == count:
         stderr = math.sqrt(math.fsum(error**2 for error in known)) / count
     sizes = [value.n for value in values if value.n is not None]
-    interval = None if stderr is None else (mean - Z * stderr, mean + Z * stderr)
+    interval = None if stderr is None else _within_bounds((mean - Z * stderr, mean + Z * stderr), values)
     return Value(mean, stderr, sum(sizes) if len(sizes) == count else None, values[0].higher_is_better, interval)
+
+
+def _within_bounds(interval: tuple[float, float], values: Sequence[Value]) -> tuple[float, float]:
+    """The interval of a mean of proportions, kept between those of its parts: the normal one may leave [0, 1]."""
+    parts = [value.interval for value in values if value.interval is not None]
+    if len(parts) < len(values) or not all(0 <= low <= high <= 1 for low, high in parts):
+        return interval
+    return max(interval[0], min(low for low, _ in parts)), min(interval[1], max(high for _, high in parts))
