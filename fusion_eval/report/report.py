@@ -191,7 +191,10 @@ def _model_of(name: str, stored: Mapping[str, Any]) -> ModelResult:
         )
         for task, found in stored["tasks"].items()
     )
-    return ModelResult(name, stored["role"], tasks, stored["model_info"], stored["seconds"], stored["shared_items"])
+    averages = {metric: _value_of(value) for metric, value in stored["average"].items()}
+    return ModelResult(
+        name, stored["role"], tasks, stored["model_info"], stored["seconds"], stored["shared_items"], averages
+    )
 
 
 def _value_of(stored: Mapping[str, Any]) -> Value:

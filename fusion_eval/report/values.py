@@ -71,6 +71,7 @@ class ModelResult:
         seconds: wall time of the evaluation.
         shared_items: whether item i of every task is the same thing (the same picture seen in several ways), so that
             errors of averages over tasks count items, not answers.
+        averages: averages over tasks by metric, where their errors are known better than from independent tasks.
     """
 
     name: str
@@ -79,11 +80,12 @@ class ModelResult:
     model_info: Mapping[str, float]
     seconds: float = 0.0
     shared_items: bool = False
+    averages: Mapping[str, Value] = field(default_factory=dict)
 
     def average(self) -> dict[str, Value]:
         """The mean over tasks of every metric that all tasks have, with its standard error over items."""
-        if not self.tasks:
-            return {}
+        if self.averages or not self.tasks:
+            return dict(self.averages)
         shared = [m for m in self.tasks[0].metrics if all(m in task.metrics for task in self.tasks)]
         return {metric: mean_over_tasks([task.metrics[metric] for task in self.tasks]) for metric in shared}
 

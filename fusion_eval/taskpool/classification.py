@@ -23,7 +23,7 @@ from fusion_eval.task.registry import get_task
 from fusion_eval.task.task import Task
 from fusion_eval.taskpool.base_pool import BaseTaskPool
 from fusion_eval.taskpool.classification_step import ClassificationStep, known_label_range
-from fusion_eval.taskpool.scoring import ITEM_METRICS, score
+from fusion_eval.taskpool.scoring import ITEM_METRICS, averages_over_shared_items, score
 from fusion_eval.utils.parameters import count_parameters
 
 if TYPE_CHECKING:
@@ -261,7 +261,10 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
             current = model[task] if isinstance(model, Mapping) else model
             info = info or model_info(current)
             results.append(self._evaluate(self.devices.place(current), loader, name))
-        return ModelResult(name, role, tuple(results), info, time.perf_counter() - start, self.shared_items)
+        result = ModelResult(name, role, tuple(results), info, time.perf_counter() - start, self.shared_items)
+        if not self.shared_items:
+            return result
+        return replace(result, averages={**result.average(), **averages_over_shared_items(results)})
 
     def evaluate(self, model: nn.Module | Mapping[str, nn.Module], *args: Any, **kwargs: Any) -> dict[str, Any]:
         """`model_info`, accuracy, loss and further metrics per task, and their `average`."""

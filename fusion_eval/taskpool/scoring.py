@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fusion_eval.errors import EvaluationError, Fault
 from fusion_eval.evaluation.rows import Rows
-from fusion_eval.report.values import LOWER_IS_BETTER, TaskResult, Value
+from fusion_eval.report.values import LOWER_IS_BETTER, TaskResult, Value, mean_over_tasks
 from fusion_eval.taskpool.intervals import mean_value
 
 if TYPE_CHECKING:
@@ -89,3 +89,19 @@ def _as_float(task: str, name: str, number: Any) -> float | None:
         )
     value = float(number)
     return value if torch.isfinite(torch.tensor(value)) else None
+
+
+def averages_over_shared_items(tasks: Sequence[TaskResult]) -> dict[str, Value]:
+    """Averages over tasks of metrics that are means of items, when item i is the same thing in every task.
+
+    The unit of the error is the item: se = sd over items of the item's mean over tasks / sqrt(items).
+    """
+    averages: dict[str, Value] = {}
+    for metric, column in ITEM_METRICS.items():
+        columns = [task.items[column] for task in tasks if metric in task.metrics and column in task.items]
+        if len(columns) < max(len(tasks), 1) or len({len(scores) for scores in columns}) != 1 or len(columns[0]) < 2:
+            continue
+        by_item = torch.stack([scores.double() for scores in columns]).mean(0)
+        stderr = float(by_item.std() / len(by_item) ** 0.5)
+        averages[metric] = mean_over_tasks([task.metrics[metric] for task in tasks], stderr)
+    return averages

@@ -10,7 +10,7 @@ import pytest
 from fusion_eval.errors import ConfigError
 from fusion_eval.report.__main__ import main
 from fusion_eval.report.report import Report
-from fusion_eval.report.sweep import jobs_of, summarise
+from fusion_eval.report.sweep import summarise
 from fusion_eval.report.values import ModelResult, TaskResult, Value
 
 
