@@ -285,3 +285,17 @@ def test_ranks_above_zero_leave_no_folder(
     assert not Path("shared").exists()
     assert not (launched.folders[0] / "status.json").exists()
     assert list(Path.cwd().iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["--config-dir", "hydra.searchpath"])
+def test_a_folder_can_be_named_on_the_command_line(
+    form: str, fusion_eval: Callable[..., str], launched: Launched, tmp_path: Path
+) -> None:
+    folder = tmp_path / "added"
+    (folder / "method").mkdir(parents=True)
+    (folder / "method" / "mine.yaml").write_text("_target_: builtins.dict\nx: 7\n")
+    (folder / "method" / "ties.yaml").write_text("_target_: builtins.list\n")
+    named = ["--config-dir", str(folder)] if form == "--config-dir" else [f"hydra.searchpath=[file://{folder}]"]
+    assert fusion_eval(*named, "method=mine") == ""
+    assert fusion_eval(*named, "method=ties") == ""
+    assert [config["method"]["_target_"] for config in launched.configs] == ["builtins.dict", "tests.test_cli.ties"]
