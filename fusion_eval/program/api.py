@@ -54,7 +54,7 @@ def merge(
     if isinstance(method, Method) and hyperparameters:
         raise ConfigError(Fault("merge", f"both a method and {', '.join(hyperparameters)}", "one of them"))
     rule: Method = method if isinstance(method, Method) else build_option("method", method, **hyperparameters)
-    faults = [*pool.faults(), *rule.faults(pool)]
+    faults = pool.faults() or rule.faults(pool)  # a method looks at a pool that is sound
     if faults:
         raise ConfigError(*faults)
     merged = rule.apply(pool, None, seed=seed)

@@ -149,7 +149,7 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
         with self.timed("check"):
             found = [*self._output_faults(), *self.modelpool.faults(), *self.taskpool.faults(), *self.faults()]
             if found:
-                raise ConfigError(*found)
+                raise ConfigError(*dict.fromkeys(found))
             self.notes.extend(self.modelpool.notes())
         with self.timed("open data"):
             self.taskpool.restrict(self.limit, self.fast_dev_run)

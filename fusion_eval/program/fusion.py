@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fusion_eval.errors import ConfigError, Fault
+from fusion_eval.errors import ConfigError, Fault, FusionEvalError
 from fusion_eval.merge.checkpoint import Checkpoint
 from fusion_eval.method.base_method import Method
 from fusion_eval.modelpool.base_pool import BaseModelPool
@@ -51,7 +51,10 @@ class FusionProgram(BaseProgram):
 
     def faults(self) -> list[Fault]:
         """What the method lacks, an unknown choice of experts, a place for the merge that is taken."""
-        found = self.method.faults(self.modelpool)
+        try:
+            found = self.method.faults(self.modelpool)
+        except FusionEvalError as error:  # a pool that cannot be opened, which the pool's own check tells too
+            found = list(error.faults)
         if self.experts not in ("own", "all", "none"):
             found.append(Fault("program.experts", f"'{self.experts}'", "own, all or none"))
         if self.save is not None and self.save.is_dir() and any(self.save.iterdir()):

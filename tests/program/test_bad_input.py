@@ -14,7 +14,11 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from fusion_eval.assets.digits import DigitsDataset, checkpoint_path
+from fusion_eval.build import build_option
 from fusion_eval.errors import AlignmentError, CheckpointError, ConfigError, DataError, EvaluationError, FusionEvalError
+from fusion_eval.modelpool import CheckpointPool
+from fusion_eval.program.fusion import FusionProgram
+from fusion_eval.taskpool import DummyTaskPool
 from tests.program.running import run
 
 HERE = "tests.program.test_bad_input"
@@ -196,3 +200,12 @@ def test_a_misspelt_metric(tmp_path: Path) -> None:
 
 def test_alignment_error_is_a_checkpoint_error() -> None:
     assert issubclass(AlignmentError, CheckpointError)
+
+
+def test_every_model_that_cannot_be_opened_is_told_at_once_and_once(tmp_path: Path) -> None:
+    pool = CheckpointPool(str(tmp_path / "base"), {"a": str(tmp_path / "a"), "b": str(tmp_path / "b")})
+    program = FusionProgram(build_option("method", "ties"), pool, DummyTaskPool())
+    with pytest.raises(ConfigError) as caught:
+        program.run()
+    keys = ["modelpool.base", "modelpool.experts.a", "modelpool.experts.b"]
+    assert [fault.where.partition(" ")[0] for fault in caught.value.faults] == keys
