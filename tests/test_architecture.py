@@ -24,7 +24,7 @@ ALLOWED = {
     "sandbox": set(),
     "report": set(),
     "evaluation": {"task"},
-    "harness": {"evaluation", "stats"},
+    "harness": {"evaluation", "stats", "sandbox"},
     "method": {"merge"},
     "modelpool": {"merge", "task", "assets", *COMPONENTS},
     "taskpool": {"evaluation", "task", "harness", "sandbox", "stats", "report", "utils", "assets", *COMPONENTS},
