@@ -22,6 +22,31 @@ def wants_probabilities(task: Task, metric: str) -> bool:
     return metric in task.prob_metrics
 
 
+def needs_probabilities(metric: Metric) -> bool:
+    """Whether the metric cannot be computed from labels alone."""
+    from torchmetrics.classification import (
+        BinaryCalibrationError,
+        BinaryPrecisionRecallCurve,
+        MulticlassCalibrationError,
+        MulticlassPrecisionRecallCurve,
+        MultilabelPrecisionRecallCurve,
+    )
+
+    from fusion_eval.task.metric.scores import BrierScore, NegativeLogLikelihood
+
+    kinds = (
+        BinaryCalibrationError,
+        BinaryPrecisionRecallCurve,
+        MulticlassCalibrationError,
+        MulticlassPrecisionRecallCurve,
+        MultilabelPrecisionRecallCurve,
+        BrierScore,
+        NegativeLogLikelihood,
+    )
+    top_k = getattr(metric, "top_k", 1)
+    return isinstance(metric, kinds) or (isinstance(top_k, int) and top_k > 1 and hasattr(metric, "num_classes"))
+
+
 def feed_all(task: Task, metric: Metric, preds: Any, target: Any) -> None:
     """Update a metric with all items at once, or one by one where their tensors have different shapes."""
     feed = feed_of(task)

@@ -83,6 +83,24 @@ def measure(rows: Rows, task: Task, battery: Mapping[str, Metric], where: str) -
     return Measured(sheet.values, sheet.source, sheet.directions, tuple(dict.fromkeys(sheet.notes)), len(counted))
 
 
+def check_battery(rows: Rows, task: Task, battery: Mapping[str, Metric], where: str) -> None:
+    """Feed every metric some rows, so that one that cannot take them is found before much is evaluated.
+
+    Raises:
+        EvaluationError: the first metric that cannot.
+    """
+    counted, _ = counted_rows(rows)
+    if not len(counted):
+        return
+    if task.update_fn is not None:
+        _update_as_told(counted, task, battery, where)
+    for name, metric in battery.items():
+        if task.update_fn is None:
+            with _noted(name, _Sheet(), where, hint=_hint(task, name)):
+                _fill(metric, name, counted, task)
+        metric.reset()
+
+
 def counted_rows(rows: Rows) -> tuple[Rows, int]:
     """(the rows whose mask is true, how many are not)."""
     mask = rows.columns.get("mask")

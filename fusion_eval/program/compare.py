@@ -1,0 +1,250 @@
+"""Models compared on one task: evaluated once each, tested on their items and seeds, with a verdict per pair."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from fusion_eval.errors import ConfigError, DataError, Fault, FusionEvalError
+from fusion_eval.evaluation.columns import length_of, rebuilt
+from fusion_eval.evaluation.devices import Devices
+from fusion_eval.evaluation.given import as_loader
+from fusion_eval.evaluation.loop import Batches, evaluate_rows
+from fusion_eval.evaluation.measure import Measured, check_battery, counted_rows, measure
+from fusion_eval.evaluation.rows import Rows
+from fusion_eval.evaluation.task_step import TaskStep
+from fusion_eval.log import get_rankzero_logger
+from fusion_eval.program.compare_plan import (
+    Measurement,
+    MetricArguments,
+    MetricChoice,
+    Model,
+    device_of,
+    faults_of,
+    loaded,
+    measurement,
+    runs_of,
+)
+from fusion_eval.program.compare_result import Run, compared
+from fusion_eval.program.item_forms import Form, Subject, item_form
+from fusion_eval.program.weighted_forms import weighted_form
+from fusion_eval.stats.result import ComparisonResult
+from fusion_eval.stats.settings import SettingsArguments, settings_of
+from fusion_eval.task.inputs import split_batch
+from fusion_eval.task.registry import get_task
+from fusion_eval.task.task import BatchFields, Task
+
+log = get_rankzero_logger(__name__)
+
+
+def compare(
+    methods: Mapping[str, Model | Sequence[Model]],
+    data: Any,
+    task: str | Task = "classification",
+    *,
+    num_classes: int | None = None,
+    predict_fn: Any = None,
+    metrics: MetricChoice = None,
+    prob_metrics: Any = None,
+    ignore_index: int | None = None,
+    device: Any = None,
+    clusters: Sequence[Any] | None = None,
+    fields: BatchFields | None = None,
+    seeds: Sequence[int] | None = None,
+    progress: bool = False,
+    receipt: Mapping[str, Any] | None = None,
+    **settings: Unpack[SettingsArguments],
+) -> ComparisonResult:
+    """Methods compared on a task: each model is evaluated once, every metric is computed once from its items.
+
+    One model per method is compared by items ("these checkpoints"); several, one per seed, by seeds and items ("the
+    recipe"). Models are in evaluation mode meanwhile, and as and where they were afterwards.
+
+    Args:
+        methods: per method a model, or one per seed; a function without arguments loads its model when its turn comes.
+        data: a DataLoader, a data set, or a list of batches; batches are pairs, dictionaries, or tuples with `fields`.
+        task: a Task, or a name among `list_tasks()`.
+        num_classes: the number of classes, labels or outputs, for tasks that need it.
+        predict_fn: (model, x) -> (predictions, probabilities), a node with a `_target_`, or a dotted name; by default
+            the task's.
+        metrics: metrics by name (objects or nodes with a `_target_`), or names that the task offers; by default the
+            task's battery.
+        prob_metrics: metrics that are fed probabilities; by default the task's, and those that need them.
+        ignore_index: targets with this value do not count.
+        device: where models run; by default where they are.
+        clusters: a label per item, where items depend on each other; batches may hold them instead (`fields`).
+        fields: what the parts of a batch are, see `task.inputs`.
+        seeds: the runs' names, by default 0, 1, ...
+        progress: show progress bars.
+        receipt: what to keep with the result besides versions, data, models and metrics.
+        **settings: test, unit, alpha, correction, family, reference, rope, power, interval, resamples, seed; see
+            `stats.Settings`.
+
+    Raises:
+        ConfigError: everything that is wrong with the arguments, before the first forward pass.
+        DataError: batches, targets or items that cannot be evaluated.
+        EvaluationError: outputs that are not finite or that a metric cannot take.
+        StatisticsError: scores that cannot be compared.
+    """
+    given = MetricArguments(task, num_classes, predict_fn, metrics, prob_metrics, ignore_index, fields)
+    plan = _plan(methods, data, given, device, seeds, settings)
+    runs = _evaluated(plan, progress)
+    return compared(runs, plan.measurement, clusters, _receipt(plan, receipt), settings, plan.seeds)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked comparison."""
+
+    runs: Mapping[str, Sequence[Model]]
+    loader: Batches
+    measurement: Measurement
+    device: torch.device | None
+    seeds: tuple[int, ...]
+
+
+def _plan(
+    methods: Any, data: Any, given: MetricArguments, device: Any, seeds: Any, settings: SettingsArguments
+) -> Plan:
+    faults: list[Fault] = []
+    runs = runs_of(methods, faults)
+    faults_of(lambda: settings_of(settings), faults)
+    place = device_of(device, faults)
+    task = faults_of(lambda: get_task(given.task), faults)
+    fields = given.fields if given.fields is not None or task is None else task.fields
+    name = given.task if isinstance(given.task, str) else "task"
+    loader = faults_of(lambda: as_loader(name, data, fields), faults)
+    count = max((len(models) for models in runs.values()), default=0)
+    if seeds is not None and len(seeds) != count:
+        faults.append(Fault("seeds", f"{len(seeds)} names", f"{count}, one per run"))
+    parts = None if loader is None else faults_of(lambda: _first_parts(loader, fields), faults)
+    chosen = None
+    if task is not None:
+        target = None if parts is None else parts.target
+        chosen = faults_of(lambda: measurement(given, target), faults)
+    if chosen is not None and parts is not None:
+        faults_of(lambda: _check_targets(chosen, parts.target), faults)
+    if faults or loader is None or chosen is None:
+        raise ConfigError(*faults)
+    return Plan(runs, loader, chosen, place, tuple(seeds) if seeds is not None else tuple(range(count)))
+
+
+def _first_parts(loader: Batches, fields: BatchFields | None) -> Any:
+    first = next(iter(loader), None)
+    if first is None:
+        raise DataError(Fault("data", "no batches", "at least one", "Check the data set's path and split."))
+    parts = split_batch(first[1], fields, "data, first batch")
+    if length_of(parts.inputs) == 0:
+        raise DataError(Fault("data, first batch", "no items", "at least one"))
+    return parts
+
+
+def _check_targets(chosen: Measurement, target: Any) -> None:
+    """The first batch's labels against the number of classes that the metrics were made for."""
+    counts = {getattr(metric, "num_classes", None) for metric in chosen.make().values()} - {None}
+    if not isinstance(target, Tensor) or target.is_floating_point() or len(counts) != 1:
+        return
+    classes = int(counts.pop() or 0)
+    ignored = {getattr(metric, "ignore_index", None) for metric in chosen.make().values()} - {None}
+    outside = (target < 0) | (target >= classes)
+    for value in ignored:
+        outside &= target != value
+    if bool(outside.any()):
+        values = sorted(set(target[outside].tolist()))[:5]
+        do = "Set num_classes, or ignore_index for void entries."
+        raise DataError(
+            Fault("data, first batch", f"labels {values} for {classes} classes", f"labels from 0 to {classes - 1}", do)
+        )
+
+
+def _evaluated(plan: Plan, progress: bool) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {}
+    first: Rows | None = None
+    for name, models in plan.runs.items():
+        found[name] = []
+        for i, model in enumerate(loaded(models, f"methods, '{name}'")):
+            who = f"method '{name}'" + (f", run {i}" if len(models) > 1 else "")
+            try:
+                rows, measured = _evaluate(model, plan, progress, probe=first is None)
+                first = first or rows
+                _check_same_items(first, rows)
+            except FusionEvalError as error:
+                raise type(error)(*(replace(f, where=f"{who}, {f.where}") for f in error.faults)) from error
+            found[name].append(_run(plan.measurement, rows, measured))
+    return found
+
+
+def _evaluate(model: nn.Module, plan: Plan, progress: bool, probe: bool) -> tuple[Rows, Measured]:
+    chosen = plan.measurement
+    battery = chosen.make()
+    step = TaskStep(chosen.name, chosen.task, battery)
+    home = next((p.device for p in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
+    devices = Devices(plan.device or home)
+    try:
+        devices.place(model)
+        if probe:
+            _probe(model, plan, step, devices)
+        rows = evaluate_rows(model, plan.loader, step, devices, progress)
+    finally:
+        if devices.device != home:
+            model.to(home)
+    assert rows is not None
+    return rows, measure(rows, chosen.task, battery, chosen.where)
+
+
+def _probe(model: nn.Module, plan: Plan, step: TaskStep, devices: Devices) -> None:
+    """One batch through model and metrics, so that what does not fit is found before everything is evaluated."""
+    rows = evaluate_rows(model, _FirstBatch(plan.loader), step, devices, False)
+    assert rows is not None
+    check_battery(rows, step.task, step.battery, step.where)
+
+
+class _FirstBatch:
+    """The first batch of a loader."""
+
+    items: int | None = None
+
+    def __init__(self, loader: Batches) -> None:
+        self.name, self.loader = loader.name, loader
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Any:
+        for ids, batch in self.loader:
+            yield ids, batch
+            return
+
+
+def _check_same_items(first: Rows, rows: Rows) -> None:
+    """Paired tests need the same items in the same order."""
+    mine, theirs = (rebuilt(part.columns, "target") for part in (first, rows))
+    same = len(first) == len(rows)
+    if same and isinstance(mine, Tensor) and isinstance(theirs, Tensor):
+        same = torch.equal(mine, theirs)
+    if not same:
+        do = "Give a DataLoader over a data set, or a list of batches, instead of data that change from pass to pass."
+        raise DataError(Fault("data", "other items, or another order, than in the first pass", "the same items", do))
+
+
+def _run(chosen: Measurement, rows: Rows, measured: Measured) -> Run:
+    counted, _ = counted_rows(rows)
+    battery = chosen.make()
+    weights = counted.columns.get("weight")
+    forms: dict[str, Form | None] = {}
+    for name, value in measured.values.items():
+        source = measured.source[name]
+        better = measured.directions[name] is not False
+        form = item_form(Subject(name, battery[source], source, counted, chosen.task, value, better))
+        forms[name] = form if weights is None else weighted_form(name, form, weights, better)
+    return Run(measured, forms, counted.columns.get("cluster"), counted.ids)
+
+
+def _receipt(plan: Plan, more: Mapping[str, Any] | None) -> dict[str, Any]:
+    from fusion_eval.program.compare_receipt import circumstances
+
+    return {**circumstances(plan.runs, plan.loader, plan.measurement, plan.device), **dict(more or {})}
