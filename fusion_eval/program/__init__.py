@@ -9,7 +9,6 @@ _WHERE = {
     "BaseProgram": "base_program",
     "EvaluateProgram": "evaluate",
     "FusionProgram": "fusion",
-    "launch": "launch",
 }
 
 __all__ = sorted(_WHERE)

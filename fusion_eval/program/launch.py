@@ -116,7 +116,7 @@ def build_fabric(node: dict[str, Any]) -> Fabric:
     several = node.get("devices") not in (1, "1", None) or node.get("num_nodes", 1) != 1
     if several and not started_from_outside() and node.get("strategy", "auto") in ("auto", "ddp"):
         node = {**node, "strategy": "ddp_spawn"}
-    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    quieten_lightning()
     try:
         fabric: Fabric = build(node, _key_="fabric")
     except FusionEvalError:
@@ -131,6 +131,7 @@ def worker(fabric: Fabric, plan: RunPlan) -> bytes | None:
 
     The report travels pickled, since Fabric's launchers refuse frozen dataclasses.
     """
+    quieten_lightning()
     try:
         report = work(plan, fabric)
     except FusionEvalError as error:
@@ -138,6 +139,12 @@ def worker(fabric: Fabric, plan: RunPlan) -> bytes | None:
             (Path(plan.errors) / f"{fabric.global_rank}.pkl").write_bytes(pickle.dumps(error))
         raise
     return pickle.dumps(report.without_items()) if fabric.is_global_zero else None
+
+
+def quieten_lightning() -> None:
+    """Leave out Lightning's lines on how processes were started; its import sets its own level."""
+    for name in ("lightning.fabric", "lightning.pytorch"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def first_error(folder: Path) -> FusionEvalError | None:
