@@ -7,6 +7,7 @@ from typing import Any
 
 _WHERE = {
     "BaseTaskPool": "base_pool",
+    "CLIPVisionModelTaskPool": "clip_vision",
     "DummyTaskPool": "dummy",
     "LanguageModelTaskPool": "language",
     "ImageClassificationTaskPool": "image_classification",

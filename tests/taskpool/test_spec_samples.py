@@ -225,7 +225,7 @@ def test_the_defaults_list_example_composes(assets_dir: Path) -> None:
     assert list(config.taskpool.test_datasets) == list(
         printed.defaults[1]["/dataset/image_classification/val@test_datasets"]
     )
-    assert config.taskpool._target_ == "fusion_eval.taskpool.ImageClassificationTaskPool"
+    assert config.taskpool._target_ == "fusion_eval.taskpool.CLIPVisionModelTaskPool"
 
 
 def test_the_samples_are_those_of_the_contract(shared_dir: Path, assets_dir: Path) -> None:
