@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import hardshrink
 
 _TINY = 1e-8
+_SMALLEST = float(torch.finfo(torch.float32).tiny)
 
 
 def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float], *, normalize: bool = False) -> Tensor:
@@ -21,10 +23,10 @@ def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float], *, normali
 
 def elected_sign(deltas: Sequence[Tensor]) -> Tensor:
     """+1 where the sum of the task vectors is at least 0, else -1 (TIES-Merging, arXiv:2306.01708, elect step)."""
-    total = deltas[0].clone()
-    for delta in deltas[1:]:
+    total = deltas[0] + deltas[1] if len(deltas) > 1 else deltas[0].clone()
+    for delta in deltas[2:]:
         total.add_(delta)
-    return (total >= 0).to(total.dtype).mul_(2).sub_(1)
+    return total.add_(_SMALLEST).sign_()  # the smallest normal number makes 0 positive
 
 
 def disjoint_merge(deltas: Sequence[Tensor], weights: Sequence[float], how: str = "mean") -> Tensor:
@@ -34,18 +36,24 @@ def disjoint_merge(deltas: Sequence[Tensor], weights: Sequence[float], how: str 
     """
     votes = [delta if weight == 1 else delta * weight for delta, weight in zip(deltas, weights, strict=True)]
     sign = elected_sign(votes)
-    if how == "max":
-        best = torch.zeros_like(sign)
-        for vote in votes:
-            best = torch.maximum(best, vote * sign)
-        return best * sign
     total, share = torch.zeros_like(sign), torch.zeros_like(sign)
     for vote, weight in zip(votes, weights, strict=True):
-        agrees = vote * sign > 0
-        total.add_(vote * agrees)
+        agreeing = (vote * sign).clamp_(min=0)
+        if how == "max":
+            torch.maximum(total, agreeing, out=total)
+            continue
+        total.add_(agreeing)
         if how == "mean":
-            share.add_(agrees, alpha=weight)
-    return total.div_(share.masked_fill_(share == 0, 1)) if how == "mean" else total
+            share.add_(agreeing.sign_(), alpha=weight)
+    total.mul_(sign)
+    return _divided(total, share, weights) if how == "mean" else total
+
+
+def _divided(total: Tensor, share: Tensor, weights: Sequence[float]) -> Tensor:
+    """total / share, and total (which is 0) where the share is 0; in place."""
+    if min(weights) >= 0:
+        return total.div_(share.clamp_(min=_SMALLEST))
+    return total.div_(share.add_(share == 0))
 
 
 def largest_magnitude(deltas: Sequence[Tensor]) -> Tensor:
@@ -62,10 +70,10 @@ def kept_mean(deltas: Sequence[Tensor]) -> Tensor:
     The stitching step of Localize-and-Stitch (arXiv:2408.13656): masks are divided by how many of them are on.
     """
     total = deltas[0].clone()
-    count = (deltas[0] != 0).to(total.dtype)
+    count = deltas[0].sign().abs_()
     for delta in deltas[1:]:
         total.add_(delta)
-        count.add_(delta != 0)
+        count.add_(delta.sign().abs_())
     return total.div_(count.clamp_(min=1))
 
 
@@ -74,10 +82,10 @@ def agreeing_mean(deltas: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     sign = elected_sign(deltas)
     total, share = torch.zeros_like(sign), torch.zeros_like(sign)
     for delta, weight in zip(deltas, weights, strict=True):
-        agrees = delta * sign > 0
-        total.add_(delta * agrees, alpha=weight)
-        share.add_(agrees, alpha=weight)
-    return total.div_(share.masked_fill_(share == 0, 1))
+        agreeing = (delta * sign).clamp_(min=0)
+        total.add_(agreeing, alpha=weight)
+        share.add_(agreeing.sign_(), alpha=weight)
+    return _divided(total.mul_(sign), share, weights)
 
 
 def active(delta: Tensor, epsilon: float) -> Tensor:
@@ -90,11 +98,15 @@ def unique_and_shared(deltas: Sequence[Tensor], epsilon: float, gains: Sequence[
 
     RAM has all gains 1; RAM+ amplifies the unique part of an expert by how much of it overlaps with others.
     """
-    on = [active(delta, epsilon) for delta in deltas]
-    count = sum((mask.to(deltas[0].dtype) for mask in on[1:]), on[0].to(deltas[0].dtype))
-    total = torch.zeros_like(deltas[0])
-    for delta, mask, gain in zip(deltas, on, gains, strict=True):
-        total.add_(torch.where(count == 1, delta * gain, delta / count.clamp(min=1)) * mask)
+    changes = [hardshrink(delta, epsilon) for delta in deltas]
+    count = torch.zeros_like(deltas[0])
+    for change in changes:
+        count.add_(change.sign().abs_())
+    unique = (2 - count).clamp_(0, 1)
+    part = count.clamp_(min=1).reciprocal_()
+    total = torch.zeros_like(part)
+    for change, gain in zip(changes, gains, strict=True):
+        total.addcmul_(change, part if gain == 1 else part.add(unique, alpha=gain - 1))
     return total
 
 

@@ -19,8 +19,21 @@ NEARLY_PARALLEL = 0.9995
 
 def gram(tensors: Sequence[Tensor]) -> Tensor:
     """The inner products of tensors, in float64."""
-    rows = torch.stack([tensor.reshape(-1).double() for tensor in tensors])
-    return (rows @ rows.T).cpu()
+    rows = [tensor.reshape(-1).double() for tensor in tensors]
+    return _products(rows)
+
+
+def rough_gram(tensors: Sequence[Tensor]) -> Tensor:
+    """The inner products of slices to float32's precision, where angles are not small."""
+    return _products([tensor.reshape(-1) for tensor in tensors])
+
+
+def _products(rows: Sequence[Tensor]) -> Tensor:
+    G = torch.empty(len(rows), len(rows), dtype=torch.float64)
+    for i, first in enumerate(rows):
+        for j in range(i + 1):
+            G[i, j] = G[j, i] = float(torch.dot(first, rows[j]))
+    return G
 
 
 def slerp_coefficients(G: Tensor, t: float, parallel: float = NEARLY_PARALLEL) -> list[float]:

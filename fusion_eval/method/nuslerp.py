@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from fusion_eval.method.pipeline import PipelineMethod
 from fusion_eval.method.step import NuSlerp as NuSlerpStep
-from fusion_eval.method.step import Weights
+from fusion_eval.method.step import NuSlerpRows, Weights
 
 
 class NuSlerp(PipelineMethod):
@@ -31,4 +31,5 @@ class NuSlerp(PipelineMethod):
         origin: str = "none",
         tensors: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__([NuSlerpStep(weights, per)], tensors=tensors, origin=origin)
+        step = NuSlerpStep(weights) if per == "tensor" else NuSlerpRows(weights, per)
+        super().__init__([step], tensors=tensors, origin=origin)

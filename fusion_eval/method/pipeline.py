@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from fusion_eval.errors import ConfigError, Fault
@@ -113,6 +114,11 @@ class SliceView:
         """Number of elements of the tensor."""
         return self.group.numel
 
+    @property
+    def shape(self) -> torch.Size:
+        """The tensor's shape."""
+        return self.group.experts[0].shape
+
     def states(self) -> Iterator[State]:
         """One slice after another."""
         return map(self.flow.run, self.group.slices())
@@ -139,6 +145,11 @@ class PoolView:
     def numel(self) -> int:
         """Number of elements of all these tensors."""
         return sum(self.pool.reference.spec(name).numel for name in self.names)
+
+    @property
+    def shape(self) -> torch.Size:
+        """That of a vector of all of them."""
+        return torch.Size((self.numel,))
 
     def states(self) -> Iterator[State]:
         """One tensor or slice after another, read from the pool anew."""

@@ -28,7 +28,7 @@ from fusion_eval.method.step.spectral import (
     ProjectInTurn,
     TaskSingularVectors,
 )
-from fusion_eval.method.step.sphere import Karcher, MultiSlerp, NuSlerp, Slerp, Stock, StockRows
+from fusion_eval.method.step.sphere import Karcher, MultiSlerp, NuSlerp, NuSlerpRows, Slerp, Stock, StockRows
 
 __all__ = [
     "Align",
@@ -55,6 +55,7 @@ __all__ = [
     "MultiSlerp",
     "NearSwap",
     "NuSlerp",
+    "NuSlerpRows",
     "ProjectInTurn",
     "Ram",
     "Recombine",

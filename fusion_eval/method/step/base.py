@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
 from fusion_eval.errors import Fault, did_you_mean
@@ -89,6 +90,10 @@ class View(Protocol):
     def numel(self) -> int:
         """Number of elements of one task vector in the view."""
 
+    @property
+    def shape(self) -> torch.Size:
+        """The tensor's shape; of a whole pool, that of a vector."""
+
     def states(self) -> Iterator[State]:
         """One piece after another, often flat slices that fit the cache; each call starts anew."""
 
@@ -106,6 +111,11 @@ class WholeView:
     def numel(self) -> int:
         """Number of elements of the tensor."""
         return self.state.deltas[0].numel()
+
+    @property
+    def shape(self) -> torch.Size:
+        """The tensor's shape."""
+        return self.state.deltas[0].shape
 
     def states(self) -> Iterator[State]:
         """The state, once."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fusion_eval.errors import Fault
 from fusion_eval.merge import steps_sparsify as rules
 from fusion_eval.merge.setting import Range, Setting
-from fusion_eval.method.step.base import DELTAS, SCANNED, WHOLE, State, Step, View, largest, thresholds
+from fusion_eval.method.step.base import DELTAS, SCANNED, State, Step, View, largest, thresholds
 
 DENSITY = Range(0, 1, above=True)
 SCOPES = ("tensor", "model")
@@ -122,14 +123,14 @@ class Dropping(Step):
 
     densities: tuple[float, ...]
     factors: tuple[float, ...]
-    generators: list[torch.Generator] = field(default_factory=list)
+    bits: list[rules.RandomBits] = field(default_factory=list)
 
     def __call__(self, state: State) -> State:
         if state.group.start == 0:
-            self.generators[:] = [state.group.generator(index) for index in range(len(state.deltas))]
+            self.bits[:] = [rules.RandomBits(state.group.generator(index)) for index in range(len(state.deltas))]
         kept = [
-            delta if density >= 1 else rules.drop(delta, density, generator)
-            for delta, density, generator in zip(state.deltas, self.densities, self.generators, strict=True)
+            delta if density >= 1 else rules.drop(delta, density, bits)
+            for delta, density, bits in zip(state.deltas, self.densities, self.bits, strict=True)
         ]
         return state.with_deltas(_multiplied(kept, self.factors))
 
@@ -193,7 +194,7 @@ class DropByRank(Step):
     """
 
     phase: ClassVar[str] = DELTAS
-    reach: ClassVar[int] = WHOLE
+    reach: ClassVar[int] = SCANNED
     settings: ClassVar[Mapping[str, Range]] = {"density": DENSITY, "epsilon": Range(0, 0.5)}
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"rescale": ("probability", "norm", "none")}
 
@@ -201,19 +202,24 @@ class DropByRank(Step):
     epsilon: Setting = 0.15
     rescale: str = "probability"
 
-    def __call__(self, state: State) -> State:
-        kept = []
-        for index, delta in enumerate(state.deltas):
-            density, epsilon = state.value(self.density, index), state.value(self.epsilon, index)
-            kept.append(delta if density >= 1 else self._dropped(delta, density, epsilon, state.group.generator(index)))
-        return state.with_deltas(kept)
-
-    def _dropped(self, delta: Tensor, density: float, epsilon: float, generator: torch.Generator) -> Tensor:
-        keep, probabilities = rules.drop_by_rank(delta, density, epsilon, generator)
-        sparse = delta * keep
-        if self.rescale == "probability":
-            return sparse / probabilities
-        return sparse * _norm_factor(delta, sparse) if self.rescale == "norm" else sparse
+    def scan(self, view: View) -> Step:
+        """Each entry's factor: 0, or 1, or 1 over its probability."""
+        first = next(view.states())
+        count, numel = len(first.deltas), view.numel
+        densities = [first.value(self.density, index) for index in range(count)]
+        epsilons = [first.value(self.epsilon, index) for index in range(count)]
+        sources = [rules.RandomBits(first.group.generator(index)) for index in range(count)]
+        exact = self.rescale == "probability"
+        kind = first.deltas[0].dtype if exact else torch.uint8
+        factors = [torch.ones(0 if d >= 1 else numel, dtype=kind) for d in densities]
+        for start, blocks in row_blocks(view):
+            for rows, density, epsilon, source, kept in zip(blocks, densities, epsilons, sources, factors, strict=True):
+                if density < 1:
+                    rule = rules.rank_factors if exact else rules.rank_mask
+                    drawn = rule(rows, density, epsilon, source).reshape(-1)
+                    kept[start : start + drawn.numel()] = drawn
+        step = Weighed(tuple(factors), (1.0,) * count)
+        return rescaled(step, view) if self.rescale == "norm" else step
 
     def faults(self, where: str) -> list[Fault]:
         """Probabilities must lie between 0 and 1."""
@@ -225,6 +231,37 @@ class DropByRank(Step):
                 found = f"density -+ epsilon is {low:g} to {high:g}"
                 faults.append(Fault(f"{where}.epsilon", found, "probabilities in (0, 1]", "Lower epsilon."))
         return faults
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed(Step):
+    """Multiply by a known number per entry and one per expert; no numbers mean that all are 1."""
+
+    phase: ClassVar[str] = DELTAS
+
+    numbers: tuple[Tensor, ...]
+    factors: tuple[float, ...]
+
+    def __call__(self, state: State) -> State:
+        start, kept = state.group.start, []
+        for delta, numbers in zip(state.deltas, self.numbers, strict=True):
+            part = numbers[start : start + delta.numel()].to(delta.dtype).reshape(delta.shape).to(delta.device)
+            kept.append(delta * part if part.numel() else delta)
+        return state.with_deltas(_multiplied(kept, self.factors))
+
+
+def row_blocks(view: View) -> Iterator[tuple[int, list[Tensor]]]:
+    """The task vectors of a tensor as blocks of whole rows, with the place of the first entry; a vector is one row."""
+    width = view.shape[1:].numel() if len(view.shape) > 1 else view.numel
+    start = 0
+    rest: list[Tensor] = []
+    for state in view.states():
+        flat = [delta.reshape(-1) for delta in state.deltas]
+        joined = [torch.cat(pair) for pair in zip(rest, flat, strict=True)] if rest else flat
+        whole = joined[0].numel() // width * width if width else 0
+        if whole:
+            yield start, [vector[:whole].reshape(-1, width) for vector in joined]
+        start, rest = start + whole, [vector[whole:] for vector in joined] if whole < joined[0].numel() else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +283,7 @@ class SelectVariance(Step):
         share = next(view.states()).value(self.select_topk)
         if share >= 1:
             return VarianceCut(0.0)
-        varying = sum(int(torch.count_nonzero(rules.variance(state.deltas))) for state in view.states())
+        varying = sum(int(np.count_nonzero(rules.variance(state.deltas).cpu().numpy())) for state in view.states())
         count = int(varying * share)
         if count == 0:
             return VarianceCut(float("inf"))
@@ -265,7 +302,7 @@ class VarianceCut(Step):
     def __call__(self, state: State) -> State:
         if self.threshold <= 0:
             return state
-        keep = rules.variance(state.deltas) >= self.threshold
+        keep = rules.trim(rules.variance(state.deltas), self.threshold).sign_()
         return state.with_deltas([delta * keep for delta in state.deltas])
 
 
@@ -295,7 +332,7 @@ class TrustRegion(Step):
         return state.with_deltas([delta * keep for delta in state.deltas])
 
 
-def rescaled(step: Cut | Dropping | Band, view: View) -> Step:
+def rescaled(step: Cut | Dropping | Band | Weighed, view: View) -> Step:
     """A step with the factors that keep the L1 norm of each task vector of a tensor."""
     before, after = _norms(view, None), _norms(view, step)
     factors = [b / a if min(a, b) > _TINY else 1.0 for a, b in zip(after, before, strict=True)]
@@ -306,14 +343,9 @@ def _norms(view: View, step: Step | None) -> list[float]:
     totals: list[float] = []
     for state in view.states():
         deltas = state.deltas if step is None else step(state).deltas
-        sums = [float(delta.abs().sum(dtype=torch.float64)) for delta in deltas]
+        sums = [float(delta.abs().sum()) for delta in deltas]
         totals = [total + part for total, part in zip(totals, sums, strict=True)] if totals else sums
     return totals
-
-
-def _norm_factor(delta: Tensor, sparse: Tensor) -> float:
-    before, after = float(delta.abs().sum(dtype=torch.float64)), float(sparse.abs().sum(dtype=torch.float64))
-    return before / after if min(before, after) > _TINY else 1.0
 
 
 def _multiplied(deltas: Sequence[Tensor], factors: Sequence[float]) -> list[Tensor]:

@@ -40,30 +40,52 @@ class Slerp(Step):
 
 @dataclass(frozen=True, slots=True)
 class NuSlerp(Step):
-    """Spherical interpolation of two experts by their weights, of whole tensors or of rows or columns.
+    """Spherical interpolation of two experts by their weights.
 
     Args:
         weights: t = w_2 / (w_1 + w_2), 1/2 where they sum to 0.
-        per: one angle for a `tensor`, for each `row` (vector of the last dimension), or each `column`.
+    """
+
+    phase: ClassVar[str] = COMBINE
+    reach: ClassVar[int] = SCANNED
+    per_expert: ClassVar[tuple[str, ...]] = ("weights",)
+
+    weights: Weights = None
+
+    def scan(self, view: View) -> Step:
+        """The two coefficients of a tensor."""
+        t = second_share(next(view.states()).weights(self.weights))
+        return Combination(tuple(rules.slerp_coefficients(gram(view), t, parallel=1.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class NuSlerpRows(Step):
+    """Spherical interpolation by weights with an angle for every row (vector of the last dimension) or column.
+
+    Args:
+        weights: t = w_2 / (w_1 + w_2), 1/2 where they sum to 0.
+        per: `row` or `column`.
     """
 
     phase: ClassVar[str] = COMBINE
     reach: ClassVar[int] = WHOLE
     per_expert: ClassVar[tuple[str, ...]] = ("weights",)
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"per": ("tensor", "row", "column")}
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"per": ("row", "column")}
 
     weights: Weights = None
-    per: str = "tensor"
+    per: str = "row"
 
     def __call__(self, state: State) -> State:
-        first, second = state.weights(self.weights)
-        t = 0.5 if abs(first + second) < 1e-6 else second / (first + second)
-        if self.per == "tensor" or state.deltas[0].dim() == 0:
-            coefficients = rules.slerp_coefficients(rules.gram(state.deltas), t, parallel=1.0)
-            return state.with_merged(weighted_sum(state.deltas, coefficients))
-        return state.with_merged(
-            rules.row_slerp(state.deltas[0], state.deltas[1], t, dim=-1 if self.per == "row" else 0)
-        )
+        t = second_share(state.weights(self.weights))
+        first, second = (delta.reshape(delta.shape or (1,)) for delta in state.deltas)
+        merged = rules.row_slerp(first, second, t, dim=-1 if self.per == "row" else 0)
+        return state.with_merged(merged.reshape(state.deltas[0].shape))
+
+
+def second_share(weights: Sequence[float]) -> float:
+    """How far to go from the first to the second of two weighted models."""
+    total = weights[0] + weights[1]
+    return 0.5 if abs(total) < 1e-6 else weights[1] / total
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +149,8 @@ class Stock(Step):
 
     def scan(self, view: View) -> Step:
         """The coefficients of a tensor."""
-        G = gram(view)
+        pieces = [rules.rough_gram(state.deltas) for state in view.states()]
+        G = sum(pieces[1:], pieces[0])
         return Combination((float(rules.stock_ratio(G)) / len(G),) * len(G))
 
 
