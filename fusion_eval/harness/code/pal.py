@@ -30,7 +30,7 @@ class Pal(ExecutionTask):
     Args:
         hard: the problems with large numbers.
         vote: the most common answer of the samples instead of the first that ran.
-        shots: examples as {"questions": [...], "solutions": [...]}; by default those of the data folder.
+        shots: examples as {"questions": [...], "solutions": [...]} with function bodies; by default the data folder's.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Pal(ExecutionTask):
         """The worked examples and the question."""
         shots = self.fewshot_examples()
         pairs = zip(shots["questions"], shots["solutions"], strict=True)
-        parts = [f"Q: {question}\n\n{_HEAD}\n\n\n{solution}" for question, solution in pairs]
+        parts = [_example(question, body) for question, body in pairs]
         question = doc["input"] if self.hard else doc["question"]
         return _GAP.join([*parts, f"Q: {question}\n\n{_HEAD}\n\n\n"])
 
@@ -78,7 +78,7 @@ class Pal(ExecutionTask):
     def postprocess_generation(self, generation: str, idx: int) -> str:
         """The last program in the text, followed by the call that prints its answer."""
         answer = generation.rpartition(_HEAD)[2] if _HEAD in generation else generation
-        return text.cut_at(answer, ("Q:", *self.stop_words)).strip() + "\nprint(solution())"
+        return text.cut_at(answer.strip(), ("Q:", *self.stop_words)).strip() + "\nprint(solution())"
 
     def program(self, candidate: str, reference: str) -> Program:
         """A script whose output is read."""
@@ -93,6 +93,10 @@ class Pal(ExecutionTask):
         right = sum(is_close(a, float(r)) for a, r in zip(chosen, references, strict=True))
         failed = sum(answer is None for row in answers for answer in row)
         return {"accuracy": right / len(references), "num_failed_execution": failed}
+
+
+def _example(question: str, body: str) -> str:
+    return f'Q: {question}\n\n{_HEAD}\n\n\ndef solution():\n    """{question}"""\n{body}'
 
 
 def read_shots(path: Path) -> Mapping[str, Sequence[str]]:

@@ -52,6 +52,8 @@ def warm_up(extra: Sequence[str]) -> list[str]:
             importlib.import_module(name)
         except ImportError:
             missing.append(name)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)  # forks inherit its state; the standard library's is renewed in each
     return missing
 
 
@@ -70,8 +72,6 @@ def spawn(cell: confine.Cell, limits: dict[str, float], body: Callable[[], NoRet
     try:
         confine.lock_in(cell, limits, kept, streams)
         random.seed(0)
-        if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed(0)
     except BaseException:  # noqa: BLE001 - never runs a program that is not locked in
         os._exit(LOST)
     try:
