@@ -16,7 +16,7 @@ from fusion_eval.errors import DataError, EvaluationError, Fault, FusionEvalErro
 from fusion_eval.evaluation.columns import part_of, rebuilt
 from fusion_eval.evaluation.feeding import feed_all, wants_probabilities
 from fusion_eval.evaluation.rows import Column, Rows
-from fusion_eval.evaluation.statistics import COUNTS, STATES, load_counts, load_states
+from fusion_eval.evaluation.statistics import COUNTS, REASONS, STATES, load_counts, load_states
 from fusion_eval.task.battery import MetricUnavailable
 from fusion_eval.task.task import Task
 
@@ -116,6 +116,9 @@ def _fill(metric: Metric, name: str, rows: Rows, task: Task) -> None:
     if COUNTS in rows.columns:
         load_counts(metric, _summed(rows.columns[COUNTS]))
     elif STATES + name in rows.columns:
+        reason = next(filter(None, rows.columns[REASONS + name]), "")
+        if reason:
+            raise MetricUnavailable(reason)
         load_states(metric, _summed(rows.columns[STATES + name]))
     else:
         preds = rebuilt(rows.columns, "probs" if wants_probabilities(task, name) else "pred")
@@ -146,7 +149,7 @@ def _noted(name: str, sheet: _Sheet, where: str, hint: str) -> Iterator[None]:
         try:
             yield
         except MetricUnavailable as error:
-            sheet.notes.append(f"{name}: no value, since {error}")
+            sheet.notes.append(f"{name}: no value, since {str(error).rstrip('.')}")
         except FusionEvalError:
             raise
         except Exception as error:

@@ -15,12 +15,16 @@ from torch import Tensor
 
 from fusion_eval.errors import DataError, EvaluationError, Fault, listed
 from fusion_eval.evaluation.columns import part_of
+from fusion_eval.task.battery import MetricUnavailable
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
 STATES = "states:"
 """Prefix of the columns of per-item states, followed by the metric's name."""
+
+REASONS = "reasons:"
+"""Prefix of the columns that say why an item has no states."""
 
 COUNTS = "counts"
 """The column of hits, false positives and misses per class, (items, 3C)."""
@@ -54,16 +58,21 @@ def state_row(metric: Metric) -> Tensor:
     return torch.cat([getattr(metric, name).detach().double().reshape(-1).cpu() for name in metric._defaults])
 
 
-def item_states(metric: Metric, feed: Feed, preds: Any, target: Any, items: int) -> Tensor:
-    """The states (items, m) that each item alone leaves in the metric."""
-    rows = []
+def item_states(metric: Metric, feed: Feed, preds: Any, target: Any, items: int) -> tuple[Tensor, list[str]]:
+    """The states (items, m) that each item alone leaves in the metric, and why an item has none (NaN), or ""."""
+    rows, reasons = [], []
     for i in range(items):
         metric.reset()
-        one = slice(i, i + 1)
-        feed(metric, _as_batch(part_of(preds, one)), _as_batch(part_of(target, one)))
-        rows.append(state_row(metric))
+        one, reason = slice(i, i + 1), ""
+        try:
+            feed(metric, _as_batch(part_of(preds, one)), _as_batch(part_of(target, one)))
+        except MetricUnavailable as error:
+            reason = str(error)
+        row = state_row(metric)
+        rows.append(torch.full_like(row, torch.nan) if reason else row)
+        reasons.append(reason)
     metric.reset()
-    return torch.stack(rows)
+    return torch.stack(rows), reasons
 
 
 def _as_batch(value: Any) -> Any:

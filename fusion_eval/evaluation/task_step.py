@@ -15,6 +15,7 @@ from fusion_eval.evaluation.feeding import feed_of, wants_probabilities
 from fusion_eval.evaluation.rows import Column
 from fusion_eval.evaluation.statistics import (
     COUNTS,
+    REASONS,
     STATES,
     check_labels,
     class_counts,
@@ -175,7 +176,8 @@ class TaskStep:
         found: dict[str, Column] = {}
         for name, metric in self.battery.items():
             device = preds.device if isinstance(preds, Tensor) else torch.device("cpu")
-            found[STATES + name] = item_states(metric.to(device), feed_of(self.task), preds, target, items)
+            states, reasons = item_states(metric.to(device), feed_of(self.task), preds, target, items)
+            found.update({STATES + name: states, REASONS + name: reasons})
         return found
 
 

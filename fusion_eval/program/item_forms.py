@@ -268,7 +268,8 @@ def _of_fed_items(subject: Subject) -> Form | None:
         return None
     metric, feed = subject.metric.clone(), feed_of(subject.task)
     if is_additive(metric):
-        return of_states(subject, item_states(metric, feed, subject.preds, subject.target, items).numpy())
+        states, reasons = item_states(metric, feed, subject.preds, subject.target, items)
+        return None if any(reasons) else of_states(subject, states.numpy())
     return _one_by_one(metric, subject, items)
 
 
