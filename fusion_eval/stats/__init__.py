@@ -24,6 +24,7 @@ _HOMES = {
     "paired": ("clustered_t", "mcnemar_p", "run_test", "sign_flip_p"),
     "power": ("items_needed", "items_needed_sampled", "minimal_detectable_effect", "power_of", "smallest_p"),
     "probability_metrics": ("auroc", "binary_auroc", "calibration_error"),
+    "regression_metrics": ("perplexity", "regression_metric"),
     "resample": ("crossed_means", "resampled_means", "resampled_metrics"),
     "result": ("ComparisonResult",),
     "scores": ("Scores",),

@@ -15,7 +15,6 @@ from fusion_eval.stats.arrays import Ints, as_clusters
 from fusion_eval.stats.comparison import Comparison, verdict_of
 from fusion_eval.stats.correction import correct_by_family
 from fusion_eval.stats.effects import discordant, item_correlation
-from fusion_eval.stats.outcome import ITEMS
 from fusion_eval.stats.pairs import Evidence, Pair, evidence_of, pairs_of
 from fusion_eval.stats.power import minimal_detectable_effect
 from fusion_eval.stats.result import ComparisonResult
@@ -116,11 +115,11 @@ def _check(measured: Sequence[Scores], settings: Settings) -> None:
         if scores.methods != methods:
             found = f"methods {listed(scores.methods)}"
             faults.append(Fault(scores.metric, found, f"{listed(methods)}, as for {measured[0].metric}"))
-        if not scores.has_items and scores.n_runs == 1:
-            do = "Give per-item scores, or values of several seeds."
-            faults.append(Fault(scores.metric, "one value per method: there is nothing to test", "items or seeds", do))
         if not scores.has_items and settings.unit == "items":
             faults.append(Fault(f"{scores.metric}, unit='items'", "no per-item scores", "scores of items"))
+    if not any(scores.has_items or scores.n_runs > 1 for scores in measured):
+        do = "Give per-item scores, or values of several seeds."
+        faults.append(Fault(listed(names), "one value per method: there is nothing to test", "items or seeds", do))
     if settings.reference is not None and settings.reference not in methods:
         hint = did_you_mean(settings.reference, methods)
         faults.append(Fault("reference", repr(settings.reference), f"one of {listed(methods, 20)}", hint))
@@ -151,13 +150,10 @@ def _finished(pairs: Sequence[tuple[Evidence, Pair]], settings: Settings) -> lis
 
 
 def _comparison(each: Evidence, pair: Pair, corrected: tuple[float, float, float], family_size: int) -> Comparison:
-    scores, settings, found, item = pair.scores, each.settings, pair.outcome, pair.item
+    scores, settings, found = pair.scores, each.settings, pair.outcome
     p, item_p, equivalence_p = corrected
     mean = float(scores.values[pair.a].mean() - scores.values[pair.b].mean())
-    better = scores.higher_is_better
-    counts, correlation = _item_facts(scores, pair.a, pair.b)
     strict = settings.alpha / family_size if settings.correction in ("holm", "bonferroni") else settings.alpha
-    covered = each.n_units if found.unit == ITEMS else found.n_units
     return Comparison(
         metric=scores.metric,
         method_a=scores.methods[pair.a],
@@ -167,40 +163,51 @@ def _comparison(each: Evidence, pair: Pair, corrected: tuple[float, float, float
         p_value=found.p,
         p_corrected=p,
         significant=bool(p < settings.alpha),
-        item_diff=math.nan if item is None else item.diff,
-        item_ci_low=math.nan if item is None else item.low,
-        item_ci_high=math.nan if item is None else item.high,
-        item_p=math.nan if item is None else item.p,
-        item_p_corrected=item_p,
-        verdict=verdict_of(mean, p, settings.alpha, equivalence_p, higher_is_better=better),
+        verdict=verdict_of(mean, p, settings.alpha, equivalence_p, higher_is_better=scores.higher_is_better),
         claim=found.claim,
-        item_verdict=""
-        if item is None
-        else verdict_of(item.diff, item_p, settings.alpha, math.nan, higher_is_better=better),
         test=found.test,
         unit=found.unit,
-        n_units=covered,
+        n_units=found.n_units,
         ci_low=found.low,
         ci_high=found.high,
         stderr=found.stderr,
         df=found.df,
         mde=minimal_detectable_effect(found.stderr, found.df, strict, settings.power),
-        crossed_ci_low=pair.crossed[0],
-        crossed_ci_high=pair.crossed[1],
-        item_correlation=correlation,
-        only_a=counts[0] if counts else None,
-        only_b=counts[1] if counts else None,
         rope=settings.rope_of(scores.metric),
         equivalence_p=equivalence_p,
-        n_items=scores.n_items,
-        n_clusters=None if each.codes is None else each.n_units,
-        n_runs=scores.n_runs,
         family_size=family_size,
         correction=settings.correction,
         alpha=settings.alpha,
-        higher_is_better=better,
         notes=found.notes,
+        **_item_columns(each, pair, item_p),
     )
+
+
+def _item_columns(each: Evidence, pair: Pair, item_p: float) -> dict[str, Any]:
+    """What a comparison says about its items, and how many there are."""
+    scores, item = pair.scores, pair.item
+    counts, correlation = _item_facts(scores, pair.a, pair.b)
+    better = scores.higher_is_better
+    verdict = (
+        "" if item is None else verdict_of(item.diff, item_p, each.settings.alpha, math.nan, higher_is_better=better)
+    )
+    return {
+        "item_diff": math.nan if item is None else item.diff,
+        "item_ci_low": math.nan if item is None else item.low,
+        "item_ci_high": math.nan if item is None else item.high,
+        "item_p": math.nan if item is None else item.p,
+        "item_p_corrected": item_p,
+        "item_verdict": verdict,
+        "crossed_ci_low": pair.crossed[0],
+        "crossed_ci_high": pair.crossed[1],
+        "item_correlation": correlation,
+        "only_a": counts[0] if counts else None,
+        "only_b": counts[1] if counts else None,
+        "n_items": scores.n_items,
+        "n_clusters": None if each.codes is None else each.n_units,
+        "n_runs": scores.n_runs,
+        "higher_is_better": better,
+    }
 
 
 def _item_facts(scores: Scores, a: int, b: int) -> tuple[tuple[int, int] | None, float]:

@@ -10,6 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from fusion_eval.stats.comparison import Comparison
+from fusion_eval.stats.scores import Scores
 from fusion_eval.stats.tables import summary_rows
 
 if TYPE_CHECKING:
@@ -90,16 +91,15 @@ def method_line(result: ComparisonResult) -> str:
     """What was done: correction, family, level and what the items were."""
     settings = result.settings
     family = "the pairs of one metric" if settings.family == "metric" else "the pairs of all metrics"
-    sizes = "; ".join(
-        f"{s.metric}: {s.n_items or 'no'} items, {s.n_runs} runs, {_direction(s.higher_is_better)} is better"
-        for s in result.scores
-    )
+    sizes = "; ".join(_size(scores) for scores in result.scores)
     clusters = "" if result.clusters is None else f" {int(result.clusters.max()) + 1} clusters."
     return f"p corrected by {settings.correction} over {family}, alpha {settings.alpha:g}. {sizes}.{clusters}"
 
 
-def _direction(higher: bool) -> str:
-    return "higher" if higher else "lower"
+def _size(scores: Scores) -> str:
+    runs = f"{scores.n_runs} run{'s' if scores.n_runs > 1 else ''}"
+    direction = "higher" if scores.higher_is_better else "lower"
+    return f"{scores.metric}: {scores.n_items or 'no'} items, {runs}, {direction} is better"
 
 
 def remarks(result: ComparisonResult) -> list[str]:

@@ -141,6 +141,9 @@ def unit_of(evidence: Evidence, a: int, b: int) -> str:
 def _outcome(evidence: Evidence, a: int, b: int, unit: str) -> Outcome:
     scores, settings = evidence.scores, evidence.settings
     test = "ttest_rel" if settings.test == AUTO else settings.test
+    if unit == SEEDS and scores.n_runs == 1:
+        note = "one value per method and no per-item scores: nothing to test"
+        return Outcome("none", SEEDS, math.nan, math.nan, math.nan, math.nan, math.nan, n_units=1, notes=(note,))
     if unit == SEEDS:
         if test == "bootstrap":
             do = "Use test='ttest_rel' for values of whole runs."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, final
 
@@ -14,6 +14,7 @@ from fusion_eval.stats.arrays import Floats, as_floats
 from fusion_eval.stats.item_metric import ItemMetric
 
 MetricRuns: TypeAlias = ItemMetric | Sequence[ItemMetric]
+Seeds: TypeAlias = Sequence[int] | None
 
 
 @final
@@ -62,38 +63,38 @@ class Scores:
         return replace(self, functions=None)
 
     @classmethod
-    def from_items(cls, metric: str, scores: Mapping[str, ArrayLike], *, higher_is_better: bool = True) -> Scores:
+    def from_items(
+        cls, metric: str, scores: Mapping[str, ArrayLike], *, higher_is_better: bool = True, seeds: Seeds = None
+    ) -> Scores:
         """Per-item scores: one dimension for one run, (runs, items) for several."""
         _check_names(metric, list(scores))
-        arrays = _gathered(
-            {name: (lambda n=name, v=value: _runs_of_items(metric, n, v)) for name, value in scores.items()}
-        )
+        arrays = _gathered(metric, scores, _runs_of_items)
         _check_equal(metric, {name: array.shape[1] for name, array in arrays.items()}, "items", _SAME_ITEMS)
         _check_equal(metric, {name: array.shape[0] for name, array in arrays.items()}, "runs", _SAME_RUNS)
         items = np.stack(list(arrays.values()))
         return cls(
-            metric,
-            tuple(arrays),
-            items.mean(axis=2),
-            items,
-            None,
-            higher_is_better,
-            *_runs(items.shape[1], items.shape[2]),
+            metric=metric,
+            methods=tuple(arrays),
+            values=items.mean(axis=2),
+            items=items,
+            higher_is_better=higher_is_better,
+            seeds=_seeds(metric, seeds, items.shape[1]),
+            n_items=items.shape[2],
         )
 
     @classmethod
-    def from_values(cls, metric: str, scores: Mapping[str, ArrayLike], *, higher_is_better: bool = True) -> Scores:
+    def from_values(
+        cls, metric: str, scores: Mapping[str, ArrayLike], *, higher_is_better: bool = True, seeds: Seeds = None
+    ) -> Scores:
         """One value per run of every method, where no per-item scores exist."""
         _check_names(metric, list(scores))
-        arrays = _gathered(
-            {name: (lambda n=name, v=value: _run_values(metric, n, v)) for name, value in scores.items()}
-        )
+        arrays = _gathered(metric, scores, _run_values)
         _check_equal(metric, {name: len(array) for name, array in arrays.items()}, "runs", _SAME_RUNS)
         values = np.stack(list(arrays.values()))
-        return cls(metric, tuple(arrays), values, None, None, higher_is_better, *_runs(values.shape[1], 0))
+        return cls(metric, tuple(arrays), values, None, None, higher_is_better, _seeds(metric, seeds, values.shape[1]))
 
     @classmethod
-    def from_metrics(cls, metric: str, scores: Mapping[str, MetricRuns]) -> Scores:
+    def from_metrics(cls, metric: str, scores: Mapping[str, MetricRuns], *, seeds: Seeds = None) -> Scores:
         """Metrics that are no mean (F1, AUROC, mIoU, ECE), given as functions of item weights, one per run."""
         _check_names(metric, list(scores))
         runs = {name: (value,) if isinstance(value, ItemMetric) else tuple(value) for name, value in scores.items()}
@@ -102,9 +103,14 @@ class Scores:
         _check_equal(metric, counts, "items", _SAME_ITEMS)
         functions = tuple(runs.values())
         values = np.array([[run.value for run in value] for value in functions])
-        direction = functions[0][0].higher_is_better
         return cls(
-            metric, tuple(runs), values, None, functions, direction, *_runs(values.shape[1], functions[0][0].n_items)
+            metric=metric,
+            methods=tuple(runs),
+            values=values,
+            functions=functions,
+            higher_is_better=functions[0][0].higher_is_better,
+            seeds=_seeds(metric, seeds, values.shape[1]),
+            n_items=functions[0][0].n_items,
         )
 
 
@@ -112,8 +118,13 @@ _SAME_ITEMS = "Score every method on the same items, in the same order: the comp
 _SAME_RUNS = "Give every method the same seeds, or compare one run of each."
 
 
-def _runs(count: int, n_items: int) -> tuple[tuple[int, ...], int]:
-    return tuple(range(count)), n_items
+def _seeds(metric: str, seeds: Seeds, runs: int) -> tuple[int, ...]:
+    if seeds is None:
+        return tuple(range(runs))
+    if len(seeds) != runs or len(set(seeds)) < runs:
+        found = f"seeds {listed([str(seed) for seed in seeds])}"
+        raise StatisticsError(Fault(metric, found, f"{runs} different seeds, one per run"))
+    return tuple(int(seed) for seed in seeds)
 
 
 def _check_names(metric: str, names: Sequence[object]) -> None:
@@ -129,13 +140,15 @@ def _check_names(metric: str, names: Sequence[object]) -> None:
         raise StatisticsError(*faults)
 
 
-def _gathered(makers: Mapping[str, object]) -> dict[str, Floats]:
+def _gathered(
+    metric: str, scores: Mapping[str, ArrayLike], read: Callable[[str, str, ArrayLike], Floats]
+) -> dict[str, Floats]:
     """Every method's array, or all faults in one error."""
     arrays: dict[str, Floats] = {}
     faults: list[Fault] = []
-    for name, make in makers.items():
+    for name, values in scores.items():
         try:
-            arrays[name] = make()  # type: ignore[operator]
+            arrays[name] = read(metric, name, values)
         except FusionEvalError as error:
             faults.extend(error.faults)
     if faults:

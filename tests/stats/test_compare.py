@@ -272,6 +272,15 @@ class TestValuesOnly:
         with pytest.raises(StatisticsError, match="nothing to test"):
             compare_values({"accuracy": {"a": [0.5], "b": [0.6]}})
 
+    def test_one_value_beside_metrics_with_items_is_marked_not_refused(self):
+        alone = Scores.from_values("map", {name: [0.5] for name in MODELS})
+        result = compare_metrics([Scores.from_items("accuracy", MODELS), alone])
+        found = result.comparison("map", "base", "merged")
+        assert (found.verdict, found.test) == ("inconclusive", "none")
+        assert "nothing to test" in found.notes[0]
+        assert math.isnan(found.p_value)
+        assert result.comparison("accuracy", "base", "merged").family_size == 3
+
     def test_bootstrap_needs_items(self):
         with pytest.raises(StatisticsError, match="no per-item scores"):
             compare_values({"accuracy": {"a": [0.5, 0.6], "b": [0.6, 0.6]}}, test="bootstrap")

@@ -65,6 +65,14 @@ def test_all_faults_come_at_once():
     assert len(error.value.faults) == 3
 
 
+def test_seeds_have_names():
+    scores = Scores.from_values("m", {"a": [0.1, 0.2], "b": [0.1, 0.3]}, seeds=(7, 42))
+    assert scores.seeds == (7, 42)
+    for seeds in ((1,), (3, 3)):
+        with pytest.raises(StatisticsError, match="2 different seeds"):
+            Scores.from_items("m", {"a": np.ones((2, 4)), "b": np.ones((2, 4))}, seeds=seeds)
+
+
 def test_ragged_seeds():
     with pytest.raises(StatisticsError, match="'a' has 2, 'b' has 3"):
         Scores.from_values("accuracy", {"a": [0.1, 0.2], "b": [0.1, 0.2, 0.3]})
