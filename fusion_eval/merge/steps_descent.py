@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fusion_eval.merge.steps_spectral import svd, total
+
+
+@dataclass(frozen=True, slots=True)
+class DualOptions:
+    """How `between` descends.
+
+    Args:
+        lr: Adam's learning rate.
+        steps: its steps.
+        alpha: the first matrix's weight at the start.
+        ema: how much of a weight stays at each step.
+        energy: the share of squared singular values that the protected directions hold.
+    """
+
+    lr: float = 1e-4
+    steps: int = 200
+    alpha: float = 0.8
+    ema: float = 0.999
+    energy: float = 0.99999
+
 
 _BETAS, _EPS = (0.9, 0.999), 1e-8
 
@@ -95,3 +116,43 @@ def disentangling(G: Tensor, alpha: float, steps: int, lr: float) -> Tensor:
             return torch.autograd.grad(loss, c)[0]
 
     return adam(torch.zeros(count, dtype=G.dtype), gradient, lr, steps)
+
+
+def between(first: Tensor, second: Tensor, options: DualOptions) -> Tensor:
+    """A matrix that changes neither of two task vectors in the directions they use (DOP, NeurIPS 2025).
+
+    Adam from their average on w_1 l_1 + w_2 l_2, l_i = |S_i U_i^T (T - tau_i)|^2 + |(T - tau_i) V_i^T S_i|^2. The
+    weights follow the least-norm combination of the gradients of log l_i (MGDA) by an exponential mean.
+    """
+    sides = [_sides(matrix, options.energy) for matrix in (first, second)]
+    weight = options.alpha
+
+    def gradient(T: Tensor) -> Tensor:
+        nonlocal weight
+        gradients, logs = [], []
+        for matrix, (left, right) in zip((first, second), sides, strict=True):
+            off = T - matrix
+            half = left @ off + off @ right
+            loss = (off * half).sum()
+            gradients.append(2 * half)
+            logs.append(2 * half / loss if loss > 0 else half)
+        weight = options.ema * weight + (1 - options.ema) * least_norm_weight(logs[0], logs[1])
+        return weight * gradients[0] + (1 - weight) * gradients[1]
+
+    return adam((first + second) / 2, gradient, options.lr, options.steps)
+
+
+def _sides(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor]:
+    """U S^2 U^T and V^T S^2 V over the leading directions that hold a share of the squared singular values."""
+    U, S, V = svd(matrix)
+    squares = S.square()
+    rank = int((squares.cumsum(0) < energy * squares.sum()).sum()) + 1
+    U, squares, V = U[:, :rank], squares[:rank], V[:rank]
+    return (U * squares) @ U.mT, (V.mT * squares) @ V
+
+
+def least_norm_weight(first: Tensor, second: Tensor) -> float:
+    """The w in [0, 1] for which w first + (1 - w) second is shortest (MGDA for two tasks)."""
+    off = first - second
+    square = float(off.square().sum())
+    return min(1.0, max(0.0, float((-off * second).sum()) / square)) if square > 0 else 0.5

@@ -13,6 +13,7 @@ from safetensors import safe_open
 
 from fusion_eval.method.bitdelta import BitDelta
 from fusion_eval.method.consensus import ConsensusTaskArithmetic
+from fusion_eval.method.dop import Dop
 from fusion_eval.method.emr import Emr
 from fusion_eval.method.expo import ExPO
 from fusion_eval.method.iso_c import IsoC
@@ -134,6 +135,15 @@ def test_doge_ta(oracle):
     wanted = oracle.state("merged|doge_ta")
     same = torch.cat([((merged[name] - wanted[name]).abs() < 1e-12).reshape(-1) for name in wanted])
     assert same.double().mean() > 0.95  # the rest is cut or kept otherwise
+
+
+def test_dop(oracle):
+    """Half-and-half averages exactly; square matrices up to FusionBench's float32 weights (they move by 3e-3)."""
+    merged, wanted = Dop(steps=20).apply(oracle.pool()), oracle.state("merged|dop_20")
+    for name in ("encoder.0.layer_norm1.bias", "norm.weight", "head.bias"):
+        torch.testing.assert_close(merged[name], wanted[name], rtol=1e-12, atol=1e-12)
+    for name in ("encoder.0.q_proj.weight", "encoder.0.out_proj.weight", "encoder.1.k_proj.weight"):
+        torch.testing.assert_close(merged[name], wanted[name], rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -270,3 +270,41 @@ class CalibrateSpectrum(Step):
             return state
         vectors: Sequence[Tensor] = state.task_vectors()
         return state.with_merged(rules.calibrated(state.required(), vectors, state.value(self.alpha)))
+
+
+@dataclass(frozen=True, slots=True)
+class MergeInTurn(Step):
+    """Experts merged one after another, each time between the directions of both (DOP, NeurIPS 2025).
+
+    Tensors that are no matrices are averaged half and half each time.
+
+    Args:
+        alpha: the weight of what is merged already, at the start of a descent.
+        steps: Adam's steps for each expert.
+        lr: its learning rate.
+        ema: how much of a weight stays at each step.
+        energy: the share of squared singular values that the protected directions hold.
+    """
+
+    phase: ClassVar[str] = COMBINE
+    reach: ClassVar[int] = WHOLE
+    settings: ClassVar[Mapping[str, Range]] = {
+        "alpha": Range(0, 1),
+        "steps": Range(0),
+        "lr": Range(0),
+        "ema": Range(0, 1),
+        "energy": DENSITY,
+    }
+
+    alpha: float = 0.8
+    steps: int = 200
+    lr: float = 1e-4
+    ema: float = 0.999
+    energy: float = 0.99999
+
+    def __call__(self, state: State) -> State:
+        options = descent.DualOptions(self.lr, int(self.steps), self.alpha, self.ema, self.energy)
+        merged = state.deltas[0]
+        for delta in state.deltas[1:]:
+            merged = descent.between(merged, delta, options) if is_matrix(state) else (merged + delta) / 2
+        return state.with_merged(merged)
