@@ -129,6 +129,9 @@ class MergedCheckpoint(Checkpoint):
         if not dtype.is_floating_point:
             yield self._copied(name).reshape(-1)
             return
+        if not self.spec(name).numel:
+            yield torch.empty(0, dtype=dtype)
+            return
         group = self.pool.group(name)
         for piece, merged in self._merged(group):
             _check(piece, merged, dtype)
@@ -180,9 +183,7 @@ class MergedCheckpoint(Checkpoint):
             moved = _moved(group, self.device)
             yield moved, rule(moved)
         elif isinstance(rule, ElementwiseRule | ScannedRule):
-            elementwise = rule.scan(group) if isinstance(rule, ScannedRule) else rule.function
-            for piece in group.slices():
-                yield piece, elementwise(piece)
+            yield from rule.merged(group)
         else:
             yield group, rule(group)
 

@@ -53,6 +53,19 @@ class TensorGroup:
             experts = tuple(expert[start : start + length] for expert in whole.experts)
             yield TensorGroup(self.name, base, experts, self.expert_names, self.seed, start)
 
+    def blocks(self, length: int = CHUNK) -> Iterator[TensorGroup]:
+        """Consecutive runs of whole rows (entries of the first axis) of about `length` elements; vectors are whole."""
+        shape = self.experts[0].shape
+        if len(shape) < 2 or not self.numel:
+            yield self
+            return
+        width = shape[1:].numel()
+        step = max(1, length // width)
+        for row in range(0, shape[0], step):
+            base = None if self.base is None else self.base[row : row + step]
+            experts = tuple(expert[row : row + step] for expert in self.experts)
+            yield TensorGroup(self.name, base, experts, self.expert_names, self.seed, row * width)
+
     def required_base(self) -> Tensor:
         """The base in float32 (float64 stays), for methods that declare `needs_base`."""
         assert self.base is not None, "the method did not declare needs_base"
@@ -87,13 +100,23 @@ class ElementwiseRule:
 
     The engine may then call it on flat slices of the tensors (`group.base.shape == (n,)`), which keeps the working
     set in the cache. A rule that uses norms, thresholds, ranks or `group.generator` is not elementwise.
+
+    Args:
+        function: the rule.
+        rows: the function needs whole rows: it is called on blocks of them, which keep the other axes.
     """
 
     function: Rule
+    rows: bool = False
 
     def __call__(self, group: TensorGroup) -> Tensor:
         """The merged tensor, whole."""
         return self.function(group)
+
+    def merged(self, group: TensorGroup) -> Iterator[tuple[TensorGroup, Tensor]]:
+        """Piece after piece of the inputs, and what becomes of it."""
+        for piece in group.blocks() if self.rows else group.slices():
+            yield piece, self.function(piece)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +127,24 @@ class ScannedRule:
     the second part, for instance with thresholds, norms or generators in it. That part is called on consecutive flat
     slices, in order and each once, so it may draw random numbers as it goes; `group.start` says where a slice begins.
     TIES, DARE, breadcrumbs, slerp and model stock are of this kind.
+
+    Args:
+        scan: makes the second part.
+        rows: the second part needs whole rows: it is called on blocks of them (`group.blocks()`), which keep the other
+            axes. DELLA and Arcee Fusion are of this kind.
     """
 
     scan: Callable[[TensorGroup], Rule]
+    rows: bool = False
 
     def __call__(self, group: TensorGroup) -> Tensor:
         """The merged tensor, whole."""
-        return self.scan(group)(group.flat()).reshape(group.experts[0].shape)
+        whole = group if self.rows else group.flat()
+        return self.scan(group)(whole).reshape(group.experts[0].shape)
+
+    def merged(self, group: TensorGroup) -> Iterator[tuple[TensorGroup, Tensor]]:
+        """Piece after piece of the inputs, and what becomes of it."""
+        return ElementwiseRule(self.scan(group), self.rows).merged(group)
 
 
 def working(tensor: Tensor) -> Tensor:

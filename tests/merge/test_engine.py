@@ -58,7 +58,20 @@ class Masked:
         return merged
 
 
+def row_scaled(group: TensorGroup) -> Tensor:
+    """A rule over rows: each is divided by its length."""
+    delta = group.deltas()[0]
+    rows = delta.reshape(delta.shape[0], -1) if delta.dim() > 1 else delta.reshape(1, -1)
+    return group.required_base() + (rows / (1 + rows.norm(dim=1, keepdim=True))).reshape(delta.shape)
+
+
+def row_scan(group: TensorGroup) -> Rule:
+    return row_scaled
+
+
 RULES: dict[str, Rule] = {
+    "rows": ElementwiseRule(row_scaled, rows=True),
+    "scanned rows": ScannedRule(row_scan, rows=True),
     "whole": average,
     "elementwise": ElementwiseRule(scaled_deltas),
     "norms": ScannedRule(norm_scaled),
@@ -88,6 +101,7 @@ def pool(dtype: torch.dtype = torch.float32, large: bool = False, seed: int = 0)
         generator = torch.Generator().manual_seed(index)
         if large:
             state["large"] = torch.randn(3, CHUNK + 5, generator=generator).to(dtype)
+            state["tall"] = torch.randn(1500, 2, 67, generator=generator).to(dtype)
         state["steps"] = torch.tensor([1, 2])
     base, *experts = [StateDictCheckpoint(state) for state in states]
     return AlignedPool(base, dict(zip("xyz", experts, strict=True)), seed)
@@ -97,7 +111,8 @@ def pool(dtype: torch.dtype = torch.float32, large: bool = False, seed: int = 0)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_slices_are_the_whole_tensor(name: str, dtype: torch.dtype) -> None:
     merged, aligned = MergedCheckpoint(RULES[name], pool(dtype, large=True)), pool(dtype, large=True)
-    for tensor in ("large", "scale", "empty", "layers.1.q.weight"):
+    assert merged["empty"].shape == (0, 3)
+    for tensor in ("large", "tall", "scale", "layers.1.q.weight"):
         expected = RULES[name](aligned.group(tensor)).to(dtype)
         assert torch.equal(merged[tensor], expected)
         assert torch.equal(torch.cat(list(merged.pieces(tensor))), expected.reshape(-1))
