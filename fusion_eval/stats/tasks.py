@@ -97,14 +97,9 @@ def compare_tasks(
         posthoc: pairs by `nemenyi` (needs no correction), `wilcoxon`, or `conover` (scikit-posthocs).
         correction: of the Wilcoxon or Conover p-values.
     """
-    if posthoc not in POSTHOCS:
-        raise StatisticsError(Fault("posthoc", repr(posthoc), f"one of {', '.join(POSTHOCS)}"))
-    check_correction(correction)
-    table = Scores.from_values("tasks", scores, higher_is_better=higher_is_better)
+    table = _checked(scores, posthoc, correction)
     values = table.values
     count, n_tasks = values.shape
-    if n_tasks < 2:
-        raise StatisticsError(Fault("tasks", f"{n_tasks} task", "at least two tasks"))
     ranks = ranks_of(values.T, higher_is_better=higher_is_better)
     mean_ranks = ranks.mean(axis=0)
     p_values = _pairwise(values, mean_ranks, posthoc, correction)
@@ -126,6 +121,16 @@ def compare_tasks(
         alpha=alpha,
         warnings=_warnings(count, n_tasks, alpha, posthoc, correction),
     )
+
+
+def _checked(scores: Mapping[str, ArrayLike], posthoc: str, correction: str) -> Scores:
+    if posthoc not in POSTHOCS:
+        raise StatisticsError(Fault("posthoc", repr(posthoc), f"one of {', '.join(POSTHOCS)}"))
+    check_correction(correction)
+    table = Scores.from_values("tasks", scores)
+    if table.n_runs < 2:
+        raise StatisticsError(Fault("tasks", f"{table.n_runs} task", "at least two tasks"))
+    return table
 
 
 def friedman(values: Floats) -> float:
