@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from fusion_eval.errors import ConfigError, Fault, FusionEvalError
+from fusion_eval.errors import ConfigError, Fault, FusionEvalError, listed
 from fusion_eval.evaluation.devices import Devices
 from fusion_eval.log import get_rankzero_logger
 from fusion_eval.mixins import BaseYAMLSerializable, LightningFabricMixin
@@ -93,15 +93,26 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
         results: list[ModelResult] = []
         try:
             self._prepare()
-            if not self.dry_run:
+            if self.dry_run:
+                self.notes.append(self.plan())
+            else:
                 for result in self.work():
                     results.append(result)
+                    self._write(self._report("running", results, start))
         except Exception as error:
             self._write(self._report("failed", results, start, f"{type(error).__name__}: {error}"))
             raise
         report = self._report("dry run" if self.dry_run else "complete", results, start)
         self._write(report)
         return report
+
+    def plan(self) -> str:
+        """What a run that is no dry run would work on."""
+        tasks = getattr(self.taskpool, "task_names", ())
+        return (
+            f"dry run: every target, model and data set can be had: {len(self.modelpool.names)} models "
+            f"({listed(self.modelpool.names)}), {len(tasks)} tasks ({listed(tasks)}); nothing was merged or evaluated"
+        )
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:

@@ -22,7 +22,7 @@ class Report:
     """What a program leaves behind.
 
     Args:
-        status: "complete", "failed" or "dry run".
+        status: "complete", "running" (so far; or killed), "failed" or "dry run".
         models: results in the order of evaluation.
         receipt: versions, git, configuration, overrides, seed, devices.
         inputs: source and fingerprint of every checkpoint that was read.

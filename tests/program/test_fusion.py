@@ -120,6 +120,8 @@ def test_a_dry_run_checks_and_opens_but_measures_nothing(tmp_path: Path) -> None
     report = run(tmp_path, "dry_run=true")
     assert report.status == "dry run"
     assert report.models == ()
+    assert "9 models (base, upright" in report.notes[0]
+    assert "8 tasks (upright" in report.notes[0]
     assert json.loads((tmp_path / "report.json").read_text())["status"] == "dry run"
 
 
@@ -148,3 +150,21 @@ def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
     runs = [run(tmp_path / str(i), "method=dare", "limit=50", f"seed={seed}") for i, seed in enumerate((1, 1, 2))]
     assert runs[0].table == runs[1].table
     assert runs[0].table != runs[2].table
+
+
+def test_a_killed_run_leaves_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fusion_eval.modelpool.base_pool import BaseModelPool
+
+    load = BaseModelPool.load
+
+    def killed(pool: BaseModelPool, name: str) -> torch.nn.Module:
+        if name == "rot90":
+            raise KeyboardInterrupt
+        return load(pool, name)
+
+    monkeypatch.setattr(BaseModelPool, "load", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, "limit=10")
+    stored = read_report(tmp_path)
+    assert stored.status == "running"
+    assert [model.name for model in stored.models] == ["base", "upright", "negative"]
