@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from fusion_eval.evaluation.columns import length_of, part_of
 from fusion_eval.task.task import FeedFn, Task
 
@@ -52,6 +54,9 @@ def feed_all(task: Task, metric: Metric, preds: Any, target: Any) -> None:
     feed = feed_of(task)
     if not (_is_ragged(preds) or _is_ragged(target)):
         feed(metric, preds, target)
+        return
+    if all(_is_ragged(value) and value[0].ndim == 1 for value in (preds, target)):  # what a mask left of each item
+        feed(metric, torch.cat(preds), torch.cat(target))
         return
     for i in range(length_of(target)):
         one = slice(i, i + 1)

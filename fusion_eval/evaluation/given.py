@@ -27,7 +27,7 @@ class GivenBatches:
         self.name, self.batches, self.fields, self.rank, self.world = name, batches, fields, rank, world
 
     def __len__(self) -> int:
-        return len(self.batches) if isinstance(self.batches, Sized) else 0
+        return _size(self.batches) or 0
 
     def __iter__(self) -> Iterator[tuple[range, Any]]:
         start = 0
@@ -63,9 +63,15 @@ def as_loader(
         raise DataError(Fault("data", f"a {type(data).__name__}, which can be read only once", "batches", do))
     elif not isinstance(data, Iterable) or isinstance(data, str | bytes | dict):
         raise DataError(Fault("data", f"a {type(data).__name__}", "a DataLoader, a data set, or batches"))
-    if isinstance(data, Sized) and len(data) == 0:
+    if _size(data) == 0:
         raise DataError(Fault("data", "no batches", "at least one", "Check the data set's path and split."))
     return GivenBatches(name, data, fields, rank, world)
+
+
+def _size(data: Any) -> int | None:
+    if isinstance(data, DataLoader) and isinstance(data.dataset, IterableDataset):
+        return None
+    return len(data) if isinstance(data, Sized) else None
 
 
 def _reads_everything(loader: DataLoader[Any]) -> bool:

@@ -160,7 +160,7 @@ class TaskStep:
     def _selected(self, mask: Tensor, preds: Any, probs: Any, target: Any) -> tuple[Any, Any, Any]:
         """Only the elements that the mask counts, one flat tensor per item."""
         shapes = [tuple(value.shape) for value in (preds, target) if isinstance(value, Tensor)]
-        if shapes != [tuple(mask.shape)] * 2:
+        if [shape[: mask.ndim] for shape in shapes] != [tuple(mask.shape)] * 2:
             found = f"a mask {tuple(mask.shape)} for predictions and targets {shapes}"
             raise EvaluationError(Fault(f"{self.where}, mask", found, "one truth value per item or per element"))
         if isinstance(probs, Tensor) and probs.ndim == mask.ndim + 1:
