@@ -14,8 +14,13 @@ PID = 4711
 
 
 def answer(machine: str, alone: bool, number: int, *args: int, arch: int | None = None) -> int:
-    """What the filter says to a call."""
-    code = seccomp.filter_bytes(machine, alone, PID)
+    """What the two parts say to a call: the kernel takes the stricter answer, killing first, then errors."""
+    parts = ("common", "alone" if alone else "tree")
+    return min((_answer(machine, part, number, args, arch) for part in parts), key=lambda a: (a != KILL, a == ALLOW, a))
+
+
+def _answer(machine: str, part: str, number: int, args: tuple[int, ...], arch: int | None) -> int:
+    code = seccomp.filter_bytes(machine, part, PID)
     instructions = list(struct.iter_unpack("<HBBI", code))
     arch = syscalls.AUDIT_ARCH[machine] if arch is None else arch
     data = struct.pack("<IIQ6Q", number, arch, 0, *args, *[0] * (6 - len(args)))

@@ -10,7 +10,7 @@ from fusion_eval.harness.code.execution import ExecutionTask, Reference, documen
 from fusion_eval.harness.code.judge import current_judge
 from fusion_eval.harness.code.passing import count, estimates
 from fusion_eval.harness.code.source import Source
-from fusion_eval.sandbox import Limits, Program
+from fusion_eval.sandbox import Limits, Program, encode
 
 STOP_WORDS = ("\nclass", "\ndef", "\n#", "\n@", "\nprint", "\nif", "\n```", "<file_sep>")
 HUMANEVAL = Source(
@@ -104,7 +104,7 @@ class HumanEvalPlus(HumanEval):
             candidate,
             _ROOT_ACCEPTED if doc["entry_point"] == "find_zero" else "",
             (doc["entry_point"],),
-            inputs=tuple([*doc["base_input"], *doc["plus_input"]]),
+            inputs=tuple(encode(args) for args in [*doc["base_input"], *doc["plus_input"]]),
             expected=expected,
             limits=self.limits,
             label=doc["task_id"],

@@ -6,7 +6,6 @@ import ctypes
 import os
 import resource
 import struct
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +27,7 @@ class Cell:
 
     Args:
         uid: the user to become, 0 to stay.
-        folder: its scratch folder and working directory.
+        folder: its scratch folder; the server's working directory, which the process inherits.
         rules: descriptor of its Landlock rules, None without Landlock.
         filtered: whether system calls are filtered.
         search: keep the right to read files of other users (Landlock bounds it; a root-only interpreter needs it).
@@ -111,16 +110,25 @@ def limit(pairs: Sequence[tuple[int, int]]) -> None:
         resource.setrlimit(kind, (bound, bound))
 
 
+def settle(folder: str, filtered: bool) -> None:
+    """What every sample inherits unchanged: no output, place, mask, environment, limits, the filter's common part."""
+    silence()
+    os.chdir(folder)
+    os.umask(0o077)
+    os.environ["TMPDIR"] = os.environ["HOME"] = folder
+    limit([(kind, 0) for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE)])
+    if filtered:
+        seccomp.install(LIBC, "common")
+
+
 def lock_in(cell: Cell, limits: dict[str, float], kept: Sequence[int], streams: tuple[int, int, int] | None) -> None:
     """Locks the calling, freshly forked process in; raises OSError where a layer that was promised fails."""
-    silence(streams)
+    if streams is not None:
+        silence(streams)
     close_all_but([*kept, *([] if cell.rules is None else [cell.rules])])
     if cell.uid:
         become(cell.uid, cell.search)
     die_with_parent()
-    os.chdir(cell.folder)
-    os.umask(0o077)
-    os.environ["TMPDIR"] = os.environ["HOME"] = cell.folder
     limit(
         [
             (resource.RLIMIT_AS, int(limits["memory"])),
@@ -128,9 +136,6 @@ def lock_in(cell: Cell, limits: dict[str, float], kept: Sequence[int], streams: 
             (resource.RLIMIT_FSIZE, int(limits["file_size"])),
             (resource.RLIMIT_NOFILE, 64),
             (resource.RLIMIT_NPROC, cell.threads),
-            (resource.RLIMIT_CORE, 0),
-            (resource.RLIMIT_MEMLOCK, 0),
-            (resource.RLIMIT_MSGQUEUE, 0),
         ]
     )
     LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -138,5 +143,4 @@ def lock_in(cell: Cell, limits: dict[str, float], kept: Sequence[int], streams: 
         landlock.restrict(LIBC, cell.rules)
         os.close(cell.rules)
     if cell.filtered:
-        seccomp.install(LIBC, os.getpid())
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - the sample's own standard input
+        seccomp.install(LIBC, "alone")

@@ -122,7 +122,8 @@ def _become(
             landlock.restrict(confine.LIBC, rules)
             os.close(rules)
         if job["seccomp"]:
-            seccomp.install(confine.LIBC, os.getpid(), alone=False)
+            seccomp.install(confine.LIBC, "common")
+            seccomp.install(confine.LIBC, "tree")
         os.execve(words[0], words, {**job["environment"], "HOME": folder, "TMPDIR": folder})
     except BaseException as error:  # noqa: BLE001 - nothing may run that is not locked in
         os.write(2, f"{type(error).__name__}: {error}".encode(errors="replace"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import platform
 import struct
 
@@ -20,6 +21,7 @@ _NUMBER, _ARCH, _ARGUMENT = 0, 4, 16
 _CLONE_THREAD = 0x00010000
 _NEW_NAMESPACES = 0x7E020080  # NEWNS, CGROUP, UTS, IPC, USER, PID, NET and NEWTIME
 _PID_MARK = 0x5EC0C0DE
+_MARK_BYTES = struct.pack("<I", _PID_MARK)
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _FILTER_MODE = 38, 22, 2
 
@@ -109,12 +111,12 @@ _ALWAYS = [
     "setdomainname",
     "migrate_pages",
     "move_pages",
-    "capset",
     "seccomp",
 ]
-# Calls that a single Python process does not need either.
+# Calls that a single Python process does not need either. Its server may need some of them.
 _ALONE = [
     "execve",
+    "capset",
     "execveat",
     "fork",
     "vfork",
@@ -174,10 +176,11 @@ class _Program:
 
 
 @functools.cache
-def program(machine: str, alone: bool) -> tuple[tuple[int, int, int, int], ...]:
-    """The filter's instructions; `alone` is the one for a sample that may start no process.
+def program(machine: str, part: str) -> tuple[tuple[int, int, int, int], ...]:
+    """The instructions of one part: "common" for every process of a jail, then "alone" or "tree" for a program's own.
 
-    Every place that compares with the process' own number holds a mark, replaced by `filter_bytes`.
+    The kernel works through a filter for every call number when it is installed, so the long part is installed once,
+    in the process that samples are forked from. Places that compare with the process' own number hold a mark.
     """
     table = syscalls.TABLES[machine]
     out = _Program()
@@ -185,32 +188,55 @@ def program(machine: str, alone: bool) -> tuple[tuple[int, int, int, int], ...]:
     out.jump(_EQUAL, syscalls.AUDIT_ARCH[machine], 1, 0)
     out.answer(_KILL)
     out.load(_NUMBER)
-    out.jump(_AT_LEAST, syscalls.FIRST_UNKNOWN, 0, 1)
-    out.answer(_ENOSYS)  # newer calls and the x32 table
-    out.deny(table["clone3"], _ENOSYS)  # its flags lie in memory, out of the filter's sight; libc falls back to clone
-    for name in _ALWAYS + (_ALONE if alone else []):
-        if name in table:
-            out.deny(table[name])
-    for name, commands in _SET_OWNER.items():
-        out.argument_among(table[name], 1, commands, _EPERM, None)
-    if alone:
-        out.argument_bits(table["clone"], _CLONE_THREAD, _ALLOW, _EPERM)
-        out.argument_among(table["kill"], 0, (_PID_MARK,), _ALLOW, _EPERM)
-        out.argument_among(table["tgkill"], 0, (_PID_MARK,), _ALLOW, _EPERM)
-        out.argument_among(table["prlimit64"], 0, (0, _PID_MARK), _ALLOW, _EPERM)
-    else:
-        out.argument_bits(table["clone"], _NEW_NAMESPACES, _EPERM, _ALLOW)
+    _PARTS[part](out, table)
     out.answer(_ALLOW)
     return tuple(out.code)
 
 
-def filter_bytes(machine: str, alone: bool, pid: int) -> bytes:
-    """The filter of one process, ready for the kernel (`struct sock_filter[]`)."""
+def _common(out: _Program, table: dict[str, int]) -> None:
+    out.jump(_AT_LEAST, syscalls.FIRST_UNKNOWN, 0, 1)
+    out.answer(_ENOSYS)  # newer calls and the x32 table
+    out.deny(table["clone3"], _ENOSYS)  # its flags lie in memory, out of the filter's sight; libc falls back to clone
+    for name in _ALWAYS:
+        if name in table:
+            out.deny(table[name])
+    for name, commands in _SET_OWNER.items():
+        out.argument_among(table[name], 1, commands, _EPERM, None)
+
+
+def _alone(out: _Program, table: dict[str, int]) -> None:
+    for name in _ALONE:
+        if name in table:
+            out.deny(table[name])
+    out.argument_bits(table["clone"], _CLONE_THREAD, _ALLOW, _EPERM)
+    out.argument_among(table["kill"], 0, (_PID_MARK,), _ALLOW, _EPERM)
+    out.argument_among(table["tgkill"], 0, (_PID_MARK,), _ALLOW, _EPERM)
+    out.argument_among(table["prlimit64"], 0, (0, _PID_MARK), _ALLOW, _EPERM)
+
+
+def _tree(out: _Program, table: dict[str, int]) -> None:
+    out.deny(table["capset"])
+    out.argument_bits(table["clone"], _NEW_NAMESPACES, _EPERM, _ALLOW)
+
+
+_PARTS = {"common": _common, "alone": _alone, "tree": _tree}
+
+
+@functools.cache
+def _packed(machine: str, part: str) -> bytes:
     pack = struct.Struct("<HBBI").pack
-    return b"".join(
-        pack(op, if_true, if_false, pid if value == _PID_MARK else value)
-        for op, if_true, if_false, value in program(machine, alone)
-    )
+    return b"".join(pack(*instruction) for instruction in program(machine, part))
+
+
+def filter_bytes(machine: str, part: str, pid: int) -> bytes:
+    """A part for one process, ready for the kernel (`struct sock_filter[]`)."""
+    return _packed(machine, part).replace(_MARK_BYTES, struct.pack("<I", pid))
+
+
+def prepare() -> None:
+    """Assembles a sample's part once, so that forks inherit it."""
+    if supported():
+        _packed(_MACHINE, "alone")
 
 
 def supported() -> bool:
@@ -218,9 +244,9 @@ def supported() -> bool:
     return platform.machine() in syscalls.TABLES
 
 
-def install(libc: ctypes.CDLL, pid: int, alone: bool = True) -> None:
-    """Puts the filter on the calling process for good; raises OSError."""
-    code = filter_bytes(_MACHINE, alone, pid)
+def install(libc: ctypes.CDLL, part: str) -> None:
+    """Puts one part on the calling process, and on all it will start, for good; raises OSError."""
+    code = filter_bytes(_MACHINE, part, os.getpid())
     buffer = ctypes.create_string_buffer(code, len(code))
     head = ctypes.create_string_buffer(struct.pack("<HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer)))
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):

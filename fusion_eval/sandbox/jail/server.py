@@ -55,6 +55,7 @@ class Server:
         if self.cell.rules is not None:
             os.close(self.cell.rules)
         self.cell = make_cell(self.config, _TESTS)
+        os.chdir(self.cell.folder)
         send_with_fds(self.channel, {"do": "renew"}, [])
 
     def _test(self, job: dict[str, Any]) -> tester.Test:
@@ -201,6 +202,7 @@ def main(fd: int) -> None:
 
 def _serve(server: Server, reader: Reader, missing: list[str]) -> None:
     send(reader.fd, {"missing": missing, "pid": os.getpid()})
+    confine.settle(server.cell.folder, server.cell.filtered)
     while True:
         try:
             job = reader.read()

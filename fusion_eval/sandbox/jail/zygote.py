@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from fusion_eval.sandbox.jail import candidate, confine
+from fusion_eval.sandbox.jail import candidate, confine, seccomp
 from fusion_eval.sandbox.jail.wire import receive_with_fds, send
 
 _WARM = [
@@ -59,6 +59,7 @@ def warm_up(extra: Sequence[str]) -> list[str]:
 
 def settle() -> None:
     """Moves everything alive out of the collector's sight, so that forks share its pages."""
+    seccomp.prepare()
     gc.collect()
     gc.freeze()
 
@@ -100,8 +101,8 @@ def reap(pid: int, grace: float) -> dict[str, Any]:
 
 def serve(channel: socket.socket, make_cell: Callable[[], confine.Cell]) -> None:
     """Starts and ends candidates for the server at the other end until it hangs up."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     cell = make_cell()
+    confine.settle(cell.folder, cell.filtered)
     pid = 0
     while True:
         try:
@@ -112,6 +113,7 @@ def serve(channel: socket.socket, make_cell: Callable[[], confine.Cell]) -> None
             if cell.rules is not None:
                 os.close(cell.rules)
             cell = make_cell()
+            os.chdir(cell.folder)
         elif order["do"] == "start":
             pid = _start(cell, order["job"], fds)
             send(channel.fileno(), {"pid": pid})
