@@ -8,7 +8,7 @@ from typing import Any
 from fusion_eval.method.pipeline import PipelineMethod
 from fusion_eval.method.step import DepthScale, Sum, Weights
 
-LAST = r"(^|\.)(head|lm_head|classifier|score|proj|norm|ln_f|ln_post|post_layernorm|final_layer_norm)\."
+LAST = r"(^|\.)(head|lm_head|classifier|score|proj|projection|norm|ln_f|ln_post|post_layernorm|final_layer_norm)\."
 
 
 class Lines(PipelineMethod):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusion_eval.errors import ConfigError, Fault
+from fusion_eval.errors import ConfigError, Fault, listed
 from fusion_eval.merge.engine import AlignedPool
 from fusion_eval.merge.group import ElementwiseRule, Rule, ScannedRule, TensorGroup, working
 from fusion_eval.merge.layers import layer_positions
@@ -231,6 +231,9 @@ class PipelineMethod(RuleMethod):
         names = tuple(pool.checkpoint(pool.expert_names[0]))
         for index, step in enumerate(self.steps):
             found += step.pool_faults(self.where(index), names, pool.expert_names)
+        if any(step.uses_depth() for step in self.steps) and len(set(layer_positions(names, self.last).values())) < 2:
+            what = f"no numbered layers among tensors such as {listed(names, 3)}"
+            found.append(Fault("method", what, "layers, since an option depends on depth", "Use one number for all."))
         return found + self.tensors.faults(names)
 
 

@@ -161,6 +161,13 @@ def test_positions_follow_layer_numbers():
     assert [positions[name] for name in names] == [0.0, 0.0, 0.5, 1.0, 1.0, 1.0]
 
 
+def test_positions_of_numbered_stages_and_modules():
+    stages = layer_positions(["layer1.0.w", "layer1.1.w", "layer2.0.w", "layer2.1.w", "layer10.0.w", "conv1.w"])
+    assert list(stages.values()) == [0.0, 0.25, 0.5, 0.75, 1.0, 0.0]
+    modules = layer_positions(["linear1.weight", "norm1.weight", "linear2.weight", "norm2.weight", "head.weight"])
+    assert list(modules.values()) == [0.0, 0.0, 1.0, 1.0, 0.0]
+
+
 def test_settings_resolve_by_expert_pattern_and_depth():
     setting = {"a": 0.1, "attn": [0.0, 1.0], "default": {"mlp": 0.5, "default": 0.9}}
     place = lambda name, position=0.0, expert="": Place(name, position, expert, ("a", "b"))  # noqa: E731

@@ -150,6 +150,14 @@ def test_aligned_space_gives_task_vectors_back(pool):
             torch.testing.assert_close(aligned[name], plain[name], rtol=1e-4, atol=1e-5)
 
 
+def test_depth_without_layers_is_a_fault():
+    state = {"a.weight": torch.ones(2), "b.weight": torch.ones(2)}
+    pool = StatePool(state, {"x": state, "y": state})
+    assert "no numbered layers" in str(Lines().faults(pool)[0])
+    assert "no numbered layers" in str(TaskArithmetic([0.1, 0.9]).faults(pool)[0])
+    assert not TaskArithmetic(0.3, weights=[1.0, 2.0]).faults(pool)
+
+
 def test_tables_are_no_matrices(pool):
     merged = Pipeline([Isotropic()], tensors={"tables": "embed"}).apply(pool)
     mean = sum(state["embed.weight"] for state in pool.experts.values()) / 3

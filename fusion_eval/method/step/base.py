@@ -159,6 +159,14 @@ class Step(ABC):
         """The step with what it must know of the whole pool; passes over all tensors happen here."""
         return self
 
+    def uses_depth(self) -> bool:
+        """Whether a tensor's depth in the network matters: a setting is a gradient."""
+        values = [getattr(self, key) for key in self.settings]
+        for key in self.per_expert:
+            weights = getattr(self, key)
+            values += weights if isinstance(weights, Sequence) else [weights]
+        return any(map(_has_gradient, values))
+
     def faults(self, where: str) -> list[Fault]:
         """Fields that hold what they may not."""
         faults = []
@@ -210,6 +218,12 @@ def _sample(view: View, scores: Callable[[State], Sequence[Tensor]], rows: int) 
 
 def _deltas(state: State) -> Sequence[Tensor]:
     return state.deltas
+
+
+def _has_gradient(setting: Any) -> bool:
+    if isinstance(setting, Mapping):
+        return any(map(_has_gradient, setting.values()))
+    return isinstance(setting, Sequence) and not isinstance(setting, str)
 
 
 def choice_faults(where: str, value: Any, options: Sequence[str]) -> list[Fault]:

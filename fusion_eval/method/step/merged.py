@@ -61,6 +61,10 @@ class DepthScale(Step):
         """A factor that is None is found later."""
         return {"beta": Range()} if self.alpha is None else {"alpha": Range(), "beta": Range()}
 
+    def uses_depth(self) -> bool:
+        """It is what the step is about."""
+        return self.beta != 0
+
     def bind(self, view: View) -> Step:
         """The first layer's factor."""
         if self.alpha is not None:
