@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from fusion_eval.errors import ConfigError, DataError, Fault, FusionEvalError, did_you_mean, listed
-from fusion_eval.evaluation.batches import EvaluationLoader, refuse_owned
+from fusion_eval.evaluation.batches import EvaluationLoader, keyword_faults
 from fusion_eval.evaluation.devices import Devices
 from fusion_eval.evaluation.loop import evaluate_rows
 from fusion_eval.log import get_rankzero_logger
@@ -172,11 +172,11 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
         found: list[Fault] = []
         if not self._test_datasets:
             found.append(Fault("taskpool.test_datasets", "no data sets", "at least one"))
-        for probe in (lambda: self._measures.battery(2), lambda: refuse_owned("all", dict(self._dataloader_kwargs))):
-            try:
-                probe()
-            except FusionEvalError as error:
-                found.extend(error.faults)
+        found.extend(keyword_faults(self._dataloader_kwargs, "taskpool.dataloader_kwargs"))
+        try:
+            self._measures.battery(2)
+        except FusionEvalError as error:
+            found.extend(error.faults)
         return found
 
     def setup(self) -> None:
@@ -203,7 +203,7 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
 
         where = f"taskpool.test_datasets.{name}"
         dataset = build(node, _key_=where)
-        options = dict(self._dataloader_kwargs)
+        options = build(self._dataloader_kwargs, _key_="taskpool.dataloader_kwargs")
         if not (callable(getattr(dataset, "__getitem__", None)) or callable(getattr(dataset, "__iter__", None))):
             raise DataError(Fault(where, f"a {type(dataset).__name__}", "a data set"))
         if isinstance(dataset, Mapping):
@@ -281,6 +281,7 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
             None if head is None else self.devices.place(head).eval(),
             None if isinstance(task.predict_fn, ArgmaxPredict) else task.predict_fn,
             keep_probs=any(metric in probabilities for metric in self._measures.names()),
+            fields=task.fields,
         )
         try:
             rows = evaluate_rows(model, loader, step, self.devices, self.progress)

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fusion_eval.errors import DataError, EvaluationError, Fault, listed
 from fusion_eval.evaluation.rows import Column
+from fusion_eval.task.inputs import call_model, split_batch
 from fusion_eval.task.outputs import features_of, logits_of
-from fusion_eval.task.task import PredictFn
-from fusion_eval.taskpool.layout import call, split_batch
+from fusion_eval.task.task import BatchFields, PredictFn
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +25,14 @@ class ClassificationStep:
         head: maps the model's features to logits; None where the model gives logits.
         predict_fn: replaces the forward pass and argmax; returns (predictions, probabilities).
         keep_probs: keep the probabilities (N, C) as a column.
+        fields: what the parts of a batch are, where that is no pair and no dictionary with a label.
     """
 
     task: str
     head: nn.Module | None = None
     predict_fn: PredictFn | None = None
     keep_probs: bool = False
+    fields: BatchFields | None = None
 
     @property
     def where(self) -> str:
@@ -40,16 +41,17 @@ class ClassificationStep:
 
     def forward(self, model: nn.Module, batch: Any, ids: range) -> tuple[Tensor, ...]:
         """(logits, labels), or (probabilities, predictions, labels) with a predict function."""
-        inputs, labels = split_batch(batch, self.where)
+        parts = split_batch(batch, self.fields, self.where)
+        labels = parts.target
         if not isinstance(labels, Tensor):
-            labels = torch.as_tensor(labels)
+            labels = self._as_tensor(labels)
         if self.predict_fn is not None:
-            preds, probs = self.predict_fn(model, inputs)
+            preds, probs = self.predict_fn(model, parts.inputs)
             return probs if isinstance(probs, Tensor) else preds, preds, labels
-        output = call(model, inputs, self.where)
-        if self.head is None:
-            return logits_of(output), labels
-        return self.head(features_of(output)), labels
+        output = call_model(model, parts.inputs, self.where)
+        logits = logits_of(output) if self.head is None else self.head(features_of(output))
+        self._check_layout(logits, labels)
+        return logits, labels
 
     def finish(self, outputs: list[Any], ids: Tensor) -> dict[str, Column]:
         """The rows of several batches."""
@@ -63,14 +65,16 @@ class ClassificationStep:
         logits = scores.float()
         target = labels.long().to(logits.device)
         pred = logits.argmax(-1)
+        total = logits.logsumexp(1)  # a quarter of the time of a softmax over few classes
+        chosen = logits.gather(1, target[:, None])[:, 0]
         columns: dict[str, Column] = {
             "pred": pred.cpu(),
             "target": target.cpu(),
             "correct": (pred == target).float().cpu(),
-            "loss": F.cross_entropy(logits, target, reduction="none").cpu(),
+            "loss": (total - chosen).clamp_min(0.0).cpu(),
         }
         if self.keep_probs:
-            columns["probs"] = logits.softmax(-1).cpu()
+            columns["probs"] = (logits - total[:, None]).exp().cpu()
         return columns
 
     def _predicted(self, probs: Tensor, preds: Tensor, labels: Tensor, ids: Tensor) -> dict[str, Column]:
@@ -95,6 +99,21 @@ class ClassificationStep:
             if self.keep_probs:
                 columns["probs"] = probs.float().cpu()
         return columns
+
+    def _as_tensor(self, labels: Any) -> Tensor:
+        try:
+            return torch.as_tensor(labels)
+        except (TypeError, ValueError, RuntimeError) as error:
+            first = labels[0] if isinstance(labels, list | tuple) and labels else labels
+            do = "Map them to numbers in the data set, or in a collate_fn."
+            raise DataError(Fault(self.where, f"labels such as {first!r}", "class indices", do)) from error
+
+    def _check_layout(self, logits: Tensor, labels: Tensor) -> None:
+        """Shapes and dtypes only, which need no synchronisation with the device."""
+        items = len(labels) if labels.ndim else None
+        if logits.is_complex() or not logits.ndim or items not in (None, len(logits)):
+            found = f"outputs of shape {tuple(logits.shape)} and dtype {logits.dtype} for {items} labels"
+            raise EvaluationError(Fault(self.where, found, "real logits (items, classes), one row per label"))
 
     def _check_finite(self, scores: Tensor, ids: Tensor) -> None:
         if not scores.is_floating_point() or bool(torch.isfinite(scores).all()):

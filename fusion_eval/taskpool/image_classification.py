@@ -12,8 +12,10 @@ from torch.utils.data import Dataset, IterableDataset
 
 from fusion_eval.errors import DataError, Fault, listed
 from fusion_eval.mixins import auto_register_config
+from fusion_eval.task.inputs import target_key
 from fusion_eval.taskpool.classification import ClassificationTaskPool
-from fusion_eval.taskpool.layout import IMAGE_KEYS, label_key
+
+IMAGE_KEYS = ("pixel_values", "image", "img", "x")
 
 
 @auto_register_config
@@ -65,7 +67,7 @@ class ProcessedImages(Dataset[tuple[Tensor, Any]]):
 
     def _parts(self, row: Any) -> tuple[Any, Any]:
         if isinstance(row, Mapping):
-            label = label_key(row, self.where)
+            label = target_key(row, self.where)
             for key in IMAGE_KEYS:
                 if key in row:
                     return row[key], row[label]

@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fusion_eval.errors import EvaluationError, Fault
-from fusion_eval.evaluation.rows import Rows
+from fusion_eval.evaluation.rows import Column, Rows
 from fusion_eval.report.values import LOWER_IS_BETTER, TaskResult, Value, mean_over_tasks
-from fusion_eval.taskpool.intervals import mean_value
+from fusion_eval.stats import interval_of
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -51,6 +52,14 @@ def score(
         else:
             notes.append(f"{metric}: not available, since the model gives no probabilities")
     return TaskResult(name, metrics, len(rows), partial, tuple(notes), {"id": rows.ids, **rows.columns})
+
+
+def mean_value(column: Column, higher_is_better: bool) -> Value:
+    """The mean of per-item scores with its error and interval: Wilson's for zeros and ones, Student's otherwise."""
+    found = interval_of(np.asarray(column, dtype=np.float64))
+    known = found.n_items > 1
+    interval = (found.low, found.high) if known else None
+    return Value(found.value, found.stderr if known else None, found.n_items, higher_is_better, interval)
 
 
 def _from_battery(

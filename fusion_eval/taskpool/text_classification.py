@@ -10,8 +10,8 @@ from torch.utils.data import Dataset
 
 from fusion_eval.errors import DataError, Fault, listed
 from fusion_eval.mixins import auto_register_config
+from fusion_eval.task.inputs import target_key
 from fusion_eval.taskpool.classification import ClassificationTaskPool
-from fusion_eval.taskpool.layout import label_key
 
 _MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
@@ -52,7 +52,7 @@ class TextClassificationTaskPool(ClassificationTaskPool):
 
     def _collate(self, name: str, row: Mapping[str, Any]) -> Callable[[list[Mapping[str, Any]]], dict[str, Any]]:
         where = f"task '{name}'"
-        label = label_key(row, where)
+        label = target_key(row, where)
         if "input_ids" in row:
             return PadRows(label)
         tokenizer = self._tokenizer(where, row)

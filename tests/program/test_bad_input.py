@@ -84,7 +84,7 @@ def heads() -> Callable[[str], nn.Module]:
         (
             "triples",
             DataError,
-            r"task 'bad': a batch that is a list of 3; expected a pair \(inputs, labels\) or a dictionary",
+            r"task 'bad': a batch of 3 parts; expected a pair \(input, target\)",
         ),
         ("no label", DataError, r"task 'bad': no label among image, digit; expected one of labels, label"),
         ("float labels", DataError, r"labels of shape \(30,\) and dtype torch.float64; expected class indices"),
