@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sized
+from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
-from fusion_eval.errors import DataError, Fault
+from fusion_eval.errors import DataError, Fault, did_you_mean
 
 _OWNED = {
     "shuffle": "items are evaluated in the data set's order",
@@ -15,6 +17,7 @@ _OWNED = {
     "sampler": "items are dealt to ranks by the evaluation",
     "batch_sampler": "items are dealt to ranks by the evaluation",
 }
+_FUNCTIONS = ("collate_fn", "worker_init_fn")
 
 
 class DealtBatches(Sampler[list[int]]):
@@ -62,28 +65,36 @@ class EvaluationLoader:
         world: int = 1,
     ) -> None:
         self.name, self.rank, self.world, self.limit = name, rank, world, limit
-        options = dict(kwargs)
+        if faults := keyword_faults(kwargs, f"dataloader_kwargs (task '{name}')"):
+            raise DataError(*faults)
+        options = {key: value for key, value in kwargs.items() if key not in _OWNED}
         self.batch_size: int = options.pop("batch_size", None) or 1
-        refuse_owned(name, options)
-        self.total = len(dataset) if isinstance(dataset, Sized) else None
+        self.total = _length(name, dataset)
         if self.total == 0:
             raise DataError(Fault(f"task '{name}'", "the data set has no items", do="Check its path and split."))
         self.items = self.total if limit is None or self.total is None else min(limit, self.total)
-        if isinstance(dataset, IterableDataset):
-            options["num_workers"] = 0
-            self.loader: DataLoader[Any] = DataLoader(dataset, batch_size=self.batch_size, **options)
-        else:
-            assert self.items is not None
-            sampler = DealtBatches(self.items, self.batch_size, rank, world)
-            self.loader = DataLoader(dataset, batch_sampler=sampler, **options)
+        self.loader: DataLoader[Any] = self._loader(dataset, options)
 
     @property
     def partial(self) -> bool:
         """Whether the limit leaves items out; an iterable data set with a limit counts as partial."""
         return self.limit is not None and (self.total is None or self.limit < self.total)
 
+    def _loader(self, dataset: Dataset[Any], options: dict[str, Any]) -> DataLoader[Any]:
+        if isinstance(dataset, IterableDataset):
+            stream = dataset if self.limit is None else FirstItems(dataset, self.limit)
+            return DataLoader(stream, batch_size=self.batch_size, **{**options, "num_workers": 0})
+        assert self.items is not None
+        sampler = DealtBatches(self.items, self.batch_size, self.rank, self.world)
+        return DataLoader(dataset, batch_sampler=sampler, **options)
+
     def __len__(self) -> int:
-        return len(self.loader)
+        """How many batches there are; 0 for a stream that does not tell its length."""
+        return 0 if self.items is None else -(-self.items // self.batch_size) if self._is_stream else len(self.loader)
+
+    @property
+    def _is_stream(self) -> bool:
+        return isinstance(self.loader.dataset, IterableDataset)
 
     def __iter__(self) -> Iterator[tuple[range, Any]]:
         """Pairs of (ids of the batch's items, batch)."""
@@ -96,19 +107,60 @@ class EvaluationLoader:
     def _dealt_stream(self) -> Iterator[tuple[range, Any]]:
         for index, batch in enumerate(self.loader):
             start = index * self.batch_size
-            if self.limit is not None and start >= self.limit:
-                return
+            stop = start + self.batch_size
             if index % self.world == self.rank:
-                yield range(start, start + self.batch_size), batch
+                yield range(start, stop if self.items is None else max(min(stop, self.items), start + 1)), batch
 
 
-def refuse_owned(name: str, options: dict[str, Any]) -> None:
-    """Take out the keywords that the evaluation owns when they say what it does anyway; refuse them otherwise."""
+class FirstItems(IterableDataset[Any]):
+    """The first items of a stream."""
+
+    def __init__(self, stream: IterableDataset[Any], count: int) -> None:
+        self.stream, self.count = stream, count
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(iter(self.stream), self.count)
+
+
+def keyword_faults(options: Mapping[str, Any], where: str) -> list[Fault]:
+    """Keywords that the evaluation owns, that `DataLoader` does not take, or whose values cannot be used.
+
+    Keywords that the evaluation owns may say what it does anyway, such as `shuffle=False`.
+    """
+    base, _, task = where.partition(" ")
+    known = list(inspect.signature(DataLoader.__init__).parameters)[2:]
     faults = []
-    for keyword, reason in _OWNED.items():
-        if options.pop(keyword, None) not in (None, False):
-            faults.append(
-                Fault(f"dataloader_kwargs.{keyword} (task '{name}')", "set", "absent or false", f"Remove it: {reason}.")
-            )
-    if faults:
-        raise DataError(*faults)
+    for keyword, value in options.items():
+        key = f"{base}.{keyword} {task}".rstrip()
+        if keyword not in known:
+            faults.append(Fault(key, "no keyword of torch.utils.data.DataLoader", do=did_you_mean(keyword, known)))
+        elif keyword in _OWNED and value not in (None, False):
+            faults.append(Fault(key, "set", "absent or false", f"Remove it: {_OWNED[keyword]}."))
+        elif keyword == "batch_size" and value is not None and not _is_count(value):
+            faults.append(Fault(key, repr(value), "a whole number, at least 1"))
+        elif keyword in _FUNCTIONS and not (value is None or callable(value) or isinstance(value, Mapping)):
+            faults.append(Fault(key, repr(value), "a function: a node with a _target_ and _partial_: true"))
+    return faults or _refused(options, base, task)
+
+
+def _refused(options: Mapping[str, Any], base: str, task: str) -> list[Fault]:
+    """What `DataLoader` itself says, asked with a data set of one item, about keywords that need no building."""
+    asked = {key: value for key, value in options.items() if key not in _OWNED and not isinstance(value, Mapping)}
+    try:
+        DataLoader([0], **asked)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        return [Fault(f"{base} {task}".rstrip(), " ".join(str(error).split()))]
+    return []
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _length(name: str, dataset: Dataset[Any]) -> int | None:
+    try:
+        return len(dataset) if isinstance(dataset, Sized) else None
+    except (TypeError, ValueError) as error:
+        if isinstance(dataset, IterableDataset):
+            return None  # a stream may have a __len__ that refuses
+        raise DataError(Fault(f"task '{name}'", f"the data set's length failed with {error}", "a number")) from error

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from textwrap import shorten
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from fusion_eval.errors import EvaluationError, Fault, FusionEvalError
+from fusion_eval.errors import DataError, EvaluationError, Fault, FusionEvalError
 from fusion_eval.evaluation.devices import Devices
 from fusion_eval.evaluation.rows import Column, Rows, gathered
 
+_MESSAGE = 400  # characters of a foreign error that are shown
 _HELD_BYTES = 32 << 20  # raw outputs kept before they are turned into rows
 
 
@@ -71,8 +74,9 @@ def _local_rows(model: nn.Module, loader: Batches, step: Step, devices: Devices,
     held_bytes = 0
     try:
         with torch.inference_mode(), devices.autocast():
-            for batch_ids, batch in _with_progress(loader, loader.name, progress and devices.is_zero):
-                output = step.forward(model, to_device(batch, devices.device), batch_ids)
+            for batch_ids, batch in _read(loader, devices, progress and devices.is_zero):
+                with _told_as(EvaluationError, _place(loader, devices, f"items {batch_ids[0]} to {batch_ids[-1]}")):
+                    output = step.forward(model, to_device(batch, devices.device), batch_ids)
                 held.append(output)
                 ids.append(batch_ids)
                 held_bytes += _nbytes(output)
@@ -84,6 +88,37 @@ def _local_rows(model: nn.Module, loader: Batches, step: Step, devices: Devices,
     finally:
         model.train(training)
     return Rows.join(parts)
+
+
+def _read(loader: Batches, devices: Devices, shown: bool) -> Iterator[tuple[range, Any]]:
+    """The batches; what a data set or a collate function raises is told as theirs."""
+    source, place = iter(_with_progress(loader, loader.name, shown)), "reading the first batch"
+    while True:
+        with _told_as(DataError, _place(loader, devices, place)):
+            entry = next(source, None)
+        if entry is None:
+            return
+        yield entry
+        place = f"reading after item {entry[0][-1]}"
+
+
+def _place(loader: Batches, devices: Devices, what: str) -> str:
+    rank = f" on rank {devices.rank}" if devices.world > 1 else ""
+    return f"task '{loader.name}'{rank}, {what}"
+
+
+@contextmanager
+def _told_as(kind: type[FusionEvalError], where: str) -> Iterator[None]:
+    """What the user's code raises, as one error that says where; the traceback stays in its cause."""
+    try:
+        yield
+    except FusionEvalError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
+        in_worker = "Original Traceback" in str(error)  # then the last line names the type too
+        found = lines[-1] if in_worker else f"{type(error).__name__}: {' '.join(lines)}"
+        raise kind(Fault(where, shorten(found, _MESSAGE), do="Set HYDRA_FULL_ERROR=1 to see the traceback.")) from error
 
 
 def _finished(step: Step, held: list[Any], ids: list[range], loader: Batches) -> Rows:
@@ -98,7 +133,7 @@ def _finished(step: Step, held: list[Any], ids: list[range], loader: Batches) ->
                 f"task '{loader.name}'",
                 f"{length} outputs for {len(flat)} items",
                 "one output per item",
-                "Check collate_fn: it may not drop or add items.",
+                "Check collate_fn, which may not drop or add items, and the data set's length.",
             )
         )
     return Rows(flat, columns)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusion_eval.errors import EvaluationError, Fault, FusionEvalError, listed
+from fusion_eval.errors import DataError, EvaluationError, Fault, FusionEvalError, listed
 from fusion_eval.evaluation.devices import Devices
 
 Column = Tensor | list[Any]
@@ -67,7 +67,9 @@ def gathered(devices: Devices, rows: Rows | FusionEvalError, items: int | None, 
     return whole
 
 
-def _count_fault(rows: Rows, items: int | None, where: str) -> EvaluationError | None:
+def _count_fault(rows: Rows, items: int | None, where: str) -> FusionEvalError | None:
+    if items is None and not len(rows):
+        return DataError(Fault(where, "the data set has no items", do="Check its path and split."))
     expected = len(rows) if items is None else items
     if len(rows) == expected and torch.equal(rows.ids, torch.arange(expected)):
         return None

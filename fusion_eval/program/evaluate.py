@@ -26,11 +26,13 @@ class EvaluateProgram(BaseProgram):
         self, modelpool: BaseModelPool, taskpool: BaseTaskPool, *, models: Sequence[str] | None = None, **kwargs: Any
     ) -> None:
         super().__init__(modelpool, taskpool, **kwargs)
-        self.models = modelpool.names if models is None else tuple(models)
+        self.models = modelpool.names if models is None else (models,) if isinstance(models, str) else tuple(models)
 
     def faults(self) -> list[Fault]:
         """Models that the pool does not have."""
         names = self.modelpool.names
+        if not self.models:
+            return [Fault("program.models", "no models", f"some of {listed(names, 20)}")]
         return [
             Fault("program.models", f"no model '{name}'", f"some of {listed(names, 20)}", did_you_mean(name, names))
             for name in self.models

@@ -17,9 +17,12 @@ import torch
 from fusion_eval.build import build
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError
 from fusion_eval.evaluation.devices import Devices
+from fusion_eval.method.base_method import Method
+from fusion_eval.modelpool.base_pool import BaseModelPool
 from fusion_eval.program.base_program import BaseProgram
 from fusion_eval.report.report import Report
 from fusion_eval.report.terminal import show
+from fusion_eval.taskpool.base_pool import BaseTaskPool
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -173,10 +176,14 @@ def build_program(plan: RunPlan) -> BaseProgram:
         ConfigError: a component cannot be built.
     """
     config = plan.config
-    components = {}
-    for key in ("method", "modelpool", "taskpool"):
-        if config.get(key) is not None:
-            components[key] = build(config[key], _key_=key)
+    kinds = {"method": Method, "modelpool": BaseModelPool, "taskpool": BaseTaskPool}
+    components = {key: build(config[key], _key_=key) for key in kinds if config.get(key) is not None}
+    if faults := [
+        Fault(key, f"a {type(part).__name__}", f"a {kinds[key].__name__}", f"Derive from {_path(kinds[key])}.")
+        for key, part in components.items()
+        if not isinstance(part, kinds[key])
+    ]:
+        raise ConfigError(*faults)
     settings = {key: config[key] for key in _SETTINGS if config.get(key) is not None}
     node = config["program"]
     return build(  # type: ignore[no-any-return]
@@ -187,6 +194,10 @@ def build_program(plan: RunPlan) -> BaseProgram:
         config=config,
         overrides=plan.overrides,
     )
+
+
+def _path(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def accepted(node: Mapping[str, Any], offered: Mapping[str, Any]) -> dict[str, Any]:

@@ -65,3 +65,42 @@ def test_keywords_that_drop_or_reorder_items_are_refused_all_at_once() -> None:
     assert len(caught.value.faults) == 2
     assert "dataloader_kwargs.drop_last (task 't'): set; expected absent or false" in str(caught.value)
     EvaluationLoader("t", TensorDataset(torch.arange(3)), {"batch_size": 3, "shuffle": False, "drop_last": False})
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value", "message"),
+    [
+        ("batch_size", 0, r"batch_size \(task 't'\): 0; expected a whole number, at least 1"),
+        ("batch_size", -3, r"batch_size \(task 't'\): -3; expected"),
+        ("batch_size", 2.5, r"batch_size \(task 't'\): 2.5; expected"),
+        ("batch_size", "abc", r"batch_size \(task 't'\): 'abc'; expected"),
+        ("nworkers", 2, r"nworkers \(task 't'\): no keyword of torch.utils.data.DataLoader.*'num_workers'"),
+        ("num_workers", -1, r"dataloader_kwargs \(task 't'\): num_workers option should be non-negative"),
+        ("prefetch_factor", 2, r"dataloader_kwargs \(task 't'\): prefetch_factor option"),
+        ("collate_fn", "mine", r"collate_fn \(task 't'\): 'mine'; expected a function"),
+    ],
+)
+def test_keywords_that_cannot_be_used_are_told(keyword: str, value: object, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        EvaluationLoader("t", TensorDataset(torch.arange(3)), {keyword: value})
+
+
+class Told(Counting):
+    def __len__(self) -> int:
+        return 10
+
+
+@pytest.mark.parametrize("stream", [Counting(), Told()])
+@pytest.mark.parametrize(("limit", "items"), [(None, 10), (6, 6), (99, 10)])
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_limited_stream_ends_inside_a_batch(
+    stream: IterableDataset[int], limit: int | None, items: int, world: int
+) -> None:
+    seen = []
+    for rank in range(world):
+        loader = EvaluationLoader("t", stream, {"batch_size": 4}, limit=limit, rank=rank, world=world)
+        for ids, batch in loader:
+            assert loader.items is None or len(ids) == len(batch)
+            seen.extend(batch.tolist())
+    assert sorted(seen) == list(range(items))
+    assert len(loader) == (0 if loader.items is None else -(-items // 4))

@@ -209,3 +209,47 @@ def test_every_model_that_cannot_be_opened_is_told_at_once_and_once(tmp_path: Pa
         program.run()
     keys = ["modelpool.base", "modelpool.experts.a", "modelpool.experts.b"]
     assert [fault.where.partition(" ")[0] for fault in caught.value.faults] == keys
+
+
+class Words(Items):
+    """Labels that are texts."""
+
+    def __init__(self) -> None:
+        super().__init__("words")
+
+    def __getitem__(self, index: int) -> Any:
+        return self.data[index][0], "seven"
+
+
+def test_labels_that_are_texts(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"task 'bad': labels such as 'seven'; expected class indices"):
+        run(tmp_path / "out", taskpool=tasks(bad=("Words", {})))
+
+
+def pairs(rows: list[Any], shift: float) -> Any:
+    return torch.stack([image + shift for image, _ in rows]), torch.tensor([label for _, label in rows])
+
+
+def test_functions_of_the_loader_are_nodes(tmp_path: Path) -> None:
+    function = {"_target_": f"{HERE}.pairs", "_partial_": True, "shift": 0.0}
+    plain = tasks(edges=("Far", {}))
+    plain["test_datasets"] = {"edges": {"_target_": "fusion_eval.assets.digits.DigitsDataset", "view": "edges"}}
+    given = {**plain, "dataloader_kwargs": {"batch_size": 8, "collate_fn": function}}
+    reports = [run(tmp_path / name, "limit=20", taskpool=pool) for name, pool in (("a", plain), ("b", given))]
+    assert reports[0].as_dict()["report"] == reports[1].as_dict()["report"]
+
+
+def test_components_of_another_kind(tmp_path: Path) -> None:
+    linear = {"_target_": "torch.nn.Linear", "in_features": 1, "out_features": 1}
+    with pytest.raises(ConfigError, match=r"method: a Linear; expected a Method\. Derive from fusion_eval\.method"):
+        run(tmp_path / "out", "taskpool=dummy", method=linear)
+
+
+def test_no_models_to_evaluate(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"program\.models: no models; expected some of base, upright"):
+        run(tmp_path / "out", "program=evaluate", "program.models=[]")
+
+
+def test_one_model_may_be_named_without_a_list(tmp_path: Path) -> None:
+    report = run(tmp_path / "out", "program=evaluate", "program.models=edges", "limit=2")
+    assert [model.name for model in report.models] == ["edges"]
