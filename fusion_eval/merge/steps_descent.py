@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fusion_eval.merge.steps_spectral import svd, total
+from fusion_eval.merge.steps_spectral import leading_svd, svd, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def shared_subspace(matrices: Sequence[Tensor], parts: int) -> Tensor:
     """The leading floor(r / parts) left directions of all tasks' leading floor(r / N) ones (DOGE, arXiv:2501.01230)."""
     rank = min(matrices[0].shape)
     own = max(1, rank // len(matrices))
-    leading = torch.cat([svd(matrix).U[:, :own] for matrix in matrices], 1)
+    leading = torch.cat([leading_svd(matrix, own).U for matrix in matrices], 1)
     return svd(leading).U[:, : max(1, rank // parts)]
 
 

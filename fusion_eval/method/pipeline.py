@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from fusion_eval.errors import ConfigError, Fault, listed
+from fusion_eval.errors import ConfigError, Fault, MethodError, listed
 from fusion_eval.merge.engine import AlignedPool
 from fusion_eval.merge.group import ElementwiseRule, Rule, ScannedRule, TensorGroup, working
 from fusion_eval.merge.layers import layer_positions
@@ -66,6 +66,8 @@ class Flow:
     def run(self, group: TensorGroup) -> State:
         """The state after the last step."""
         state = self.enter(group)
+        if self.reach == WHOLE:
+            _require_finite(state)
         for step in self.steps:
             state = step(state)
         return state
@@ -251,6 +253,15 @@ def mean(group: TensorGroup) -> Tensor:
     """The average of the experts."""
     values = group.values()
     return weighted_sum(values, [1.0] * len(values), normalize=True)
+
+
+def _require_finite(state: State) -> None:
+    """Decompositions of what is not finite fail without saying whose it is."""
+    names = state.group.expert_names or [str(index) for index in range(len(state.deltas))]
+    broken = [name for name, delta in zip(names, state.deltas, strict=True) if not torch.isfinite(delta).all()]
+    if broken:
+        found = f"values that are not finite in {listed(broken)} (or in the base)"
+        raise MethodError(Fault(f"tensor '{state.group.name}'", found, "finite numbers", "Leave that model out."))
 
 
 def _order_faults(steps: Sequence[Step]) -> list[Fault]:

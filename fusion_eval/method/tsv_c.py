@@ -9,7 +9,7 @@ from fusion_eval.merge.engine import AlignedPool
 from fusion_eval.merge.group import TensorGroup
 from fusion_eval.merge.per_task import Parts
 from fusion_eval.merge.setting import setting_faults
-from fusion_eval.merge.steps_spectral import svd
+from fusion_eval.merge.steps_spectral import leading_svd
 from fusion_eval.method.per_task import PerTaskMethod, SelectiveEncoder, task_vector
 from fusion_eval.method.selection import Tensors
 from fusion_eval.method.step.sparsify import DENSITY
@@ -50,5 +50,5 @@ class LowRankEncoder(SelectiveEncoder):
         vector = task_vector(group, index)
         if vector.dim() != 2 or not vector.numel() or self.tensors.is_table(group.name):
             return {"delta": vector}
-        part = svd(vector).first(max(1, int(self.rank_share * min(vector.shape))))
+        part = leading_svd(vector, max(1, int(self.rank_share * min(vector.shape))))
         return {"U": part.U, "S": part.S, "V": part.V}

@@ -121,6 +121,26 @@ def test_stock_ratio_of_orthogonal_and_equal_vectors():
     assert float(steps_sphere.stock_ratio(torch.ones(3, 3, dtype=torch.float64))) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("shape", [(30, 20), (20, 30), (25, 25)])
+@pytest.mark.parametrize("rank", [0, 1, 5, 12, 20])
+def test_leading_directions_are_those_of_the_whole_decomposition(shape, rank):
+    for scale in (1.0, 1e-7):
+        spread = (
+            torch.logspace(0, -1, min(shape), dtype=torch.float64) if scale == 1 else torch.logspace(0, -7, min(shape))
+        )
+        U, _ = torch.linalg.qr(torch.randn(shape[0], min(shape), generator=generator(1), dtype=torch.float64))
+        V, _ = torch.linalg.qr(torch.randn(shape[1], min(shape), generator=generator(2), dtype=torch.float64))
+        matrix = (U * spread) @ V.T
+        got, wanted = steps_spectral.leading_svd(matrix, rank), steps_spectral.svd(matrix).first(rank)
+        torch.testing.assert_close(got.S, wanted.S, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(got.matrix(), wanted.matrix(), rtol=1e-7, atol=1e-9)
+
+
+def test_leading_directions_of_nothing():
+    zero = steps_spectral.leading_svd(torch.zeros(6, 4), 2)
+    assert torch.equal(zero.matrix(), torch.zeros(6, 4))
+
+
 def test_polar_factor_is_the_nearest_orthonormal_matrix():
     matrix = torch.randn(6, 4, generator=generator(), dtype=torch.float64)
     Q = steps_spectral.polar(matrix)

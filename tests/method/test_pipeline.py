@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusion_eval.errors import ConfigError
+from fusion_eval.errors import ConfigError, MethodError
 from fusion_eval.merge.engine import MergedCheckpoint
 from fusion_eval.merge.group import ElementwiseRule, ScannedRule
 from fusion_eval.method.awd import Awd
@@ -156,6 +156,12 @@ def test_depth_without_layers_is_a_fault():
     assert "no numbered layers" in str(Lines().faults(pool)[0])
     assert "no numbered layers" in str(TaskArithmetic([0.1, 0.9]).faults(pool)[0])
     assert not TaskArithmetic(0.3, weights=[1.0, 2.0]).faults(pool)
+
+
+def test_values_that_are_not_finite_are_named(pool):
+    pool.experts["task1"] = pool.experts["task1"] | {"head.weight": torch.full((5, 6), float("nan"))}
+    with pytest.raises(MethodError, match=r"tensor 'head\.weight'.*task1"):
+        Pipeline([Isotropic()]).apply(pool)["head.weight"]
 
 
 def test_tables_are_no_matrices(pool):
