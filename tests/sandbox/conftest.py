@@ -46,7 +46,7 @@ def plain_python() -> list[str]:
 
 def run_corpus(python: list[str], corpus: Path, *options: str) -> dict[str, object]:
     """What the corpus did, run by a command."""
-    done = subprocess.run([*python, str(CORPUS), str(corpus), *options], capture_output=True, text=True, timeout=280)
+    done = subprocess.run([*python, str(CORPUS), str(corpus), *options], capture_output=True, text=True, timeout=560)
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -64,3 +66,17 @@ def test_quick_corpus_as_a_plain_user_without_bubblewrap(
 def test_whole_corpus(options: tuple[str, ...], plain: bool, corpus: Path, request: pytest.FixtureRequest) -> None:
     python = request.getfixturevalue("plain_python") if plain else [sys.executable]
     check(run_corpus(python, corpus, *options))
+
+
+@pytest.mark.slow
+@needs_bubblewrap
+@pytest.mark.timeout(600)
+def test_whole_corpus_on_a_machine_loaded_four_times_over(corpus: Path) -> None:
+    spin = [sys.executable, "-c", "while True: pass"]
+    load = [subprocess.Popen(spin) for _ in range(4 * len(os.sched_getaffinity(0)))]
+    try:
+        check(run_corpus([sys.executable], corpus))
+    finally:
+        for process in load:
+            process.kill()
+            process.wait()
