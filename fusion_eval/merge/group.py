@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-CHUNK: Final = 1 << 17
+CHUNK: Final = 1 << 16
 """Elements of a slice: a few float32 operands of this length fit the second-level cache."""
 
 
