@@ -108,7 +108,8 @@ def run(cfg: DictConfig) -> float | None:
     _write_status(folder, {"status": "running", "overrides": overrides})
     try:
         objective = _check_and_launch(cfg, str(folder), overrides)
-    except Exception as error:
+    except (Exception, SystemExit) as ended:
+        error = _quit(ended) if isinstance(ended, SystemExit) else ended
         told = _told(error)
         message = told or f"{type(error).__name__}: {error}"
         _write_status(folder, {"status": "failed", "overrides": overrides, "error": message})
@@ -121,6 +122,12 @@ def run(cfg: DictConfig) -> float | None:
         return None
     _write_status(folder, {"status": "completed", "overrides": overrides, "objective": objective})
     return objective
+
+
+def _quit(ended: SystemExit) -> FusionEvalError:
+    error = FusionEvalError(Fault("the run", f"code that it called ended it with sys.exit({ended.code!r})"))
+    error.__cause__ = ended
+    return error
 
 
 def _check_and_launch(cfg: DictConfig, folder: str, overrides: list[str]) -> float | None:
@@ -164,7 +171,8 @@ def _told(error: Exception) -> str | None:
         return str(error)
     if isinstance(error, compose.FOREIGN) or compose.raised_by_hydra(error):
         return str(compose.explain(error))
-    return None
+    fault = compose.unreadable(error)
+    return None if fault is None else str(fault)
 
 
 def _write_status(folder: Path, status: dict[str, Any]) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import atexit
+import re
 import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
@@ -24,6 +28,8 @@ from fusion_eval.errors import ConfigError, Fault, FusionEvalError, did_you_mean
 from fusion_eval.log import rank
 
 _OPTIONS_SHOWN = 40
+GROUPS = ("program", "method", "modelpool", "taskpool", "fabric")
+"""The groups that a run is composed of: one choice of each is built."""
 FOREIGN = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 """What Hydra, OmegaConf and the YAML reader raise where the user can put it right."""
 
@@ -80,12 +86,23 @@ def option(group: str, name: str) -> dict[str, Any]:
     register()
     register_folders()
     try:
-        with initialize_config_dir(str(config_dir()), version_base="1.3"):
+        with _apart_from_a_run(), initialize_config_dir(str(config_dir()), version_base="1.3"):
             composed = compose(ROOT, [f"{group}={name}"])
         found: Any = OmegaConf.to_container(composed, resolve=True)
     except FOREIGN as error:
         raise explain(error) from error
     return dict(found[group])
+
+
+@contextmanager
+def _apart_from_a_run() -> Iterator[None]:
+    """Hydra composes for one owner at a time: set the composition of the run that we are in aside meanwhile."""
+    held = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = held
 
 
 def root_faults(cfg: DictConfig) -> Iterator[Fault]:
@@ -94,10 +111,15 @@ def root_faults(cfg: DictConfig) -> Iterator[Fault]:
     for key in cfg:
         if key not in known:
             yield _unknown_key(str(key), str(key), known)
-    for key, least in (("limit", 1), ("seed", 0)):
+    for key in GROUPS:
+        node = None if OmegaConf.is_missing(cfg, key) else cfg.get(key)
+        if node is not None and not (isinstance(node, DictConfig) and "_target_" in node):
+            found = "no _target_" if isinstance(node, DictConfig) else f"{node!r}, no node with a _target_"
+            yield Fault(key, found, "a _target_: the dotted path of a class", f"Look at the YAML chosen by {key}=...")
+    for key, least, most in (("limit", 1, None), ("seed", 0, 2**32 - 1)):
         value = cfg.get(key)
-        if value is not None and value < least:
-            yield Fault(key, str(value), f"at least {least}")
+        if value is not None and (value < least or (most is not None and value > most)):
+            yield Fault(key, str(value), f"at least {least}" if most is None else f"a number from {least} to {most}")
 
 
 def explain(error: Exception) -> FusionEvalError:
@@ -115,9 +137,31 @@ def explain(error: Exception) -> FusionEvalError:
         fault = _config_fault(error, "")
     elif isinstance(error, ConfigCompositionException) and "No match in the defaults list" in str(error):
         fault = _unchosen_group(str(error))
+    elif str(error).startswith("Multiple values for "):
+        group = str(error).split()[3].rstrip(".")
+        fault = Fault(group, "chosen twice", do=f"Write {group}=..., without a plus.")
     else:
         fault = Fault("", " ".join(str(error).split()))
     return ConfigError(fault)
+
+
+def unreadable(error: Exception) -> FusionEvalError | None:
+    """The fault behind an error of Python's that YAML files cause while Hydra reads them; None for others."""
+    modules = {frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)}
+    if isinstance(error, RecursionError) and "hydra._internal.defaults_list" in modules:
+        return ConfigError(Fault("a defaults list", "files that include one another", do="Break the circle."))
+    if isinstance(error, UnicodeDecodeError) and any(str(name).startswith("hydra._internal") for name in modules):
+        files = [file for _, folder in user_folders() for file in sorted(folder.rglob("*.yaml")) if not _is_text(file)]
+        return ConfigError(Fault(listed(files) or "a YAML file", "not UTF-8", "valid YAML in UTF-8"))
+    return None
+
+
+def _is_text(file: Path) -> bool:
+    try:
+        file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _missing_file(error: MissingConfigException) -> Fault:
@@ -129,6 +173,8 @@ def _missing_file(error: MissingConfigException) -> Fault:
     by = f" (asked for by {origin})" if origin and origin != "fusion_eval" else ""
     expected = f"one of {listed(choices, _OPTIONS_SHOWN)}" if choices else ""
     hint = did_you_mean(name, choices) or ("" if choices else f"No folder '{group}' has YAML files.")
+    if group == "hydra/launcher":
+        hint = hint or 'Launchers are installed by: pip install "fusion_eval[sweep]".'
     return Fault(group, f"no option '{name}'{by}", expected, hint)
 
 
@@ -171,11 +217,12 @@ def _unknown_key(where: str, key: str, known: Sequence[str]) -> Fault:
 
 
 def _unchosen_group(message: str) -> Fault:
-    group = message.split("'")[1]
-    chosen = [field.name for field in fields(Settings)][:5]
-    return Fault(
-        group, "not a group that is chosen at the root", f"one of {', '.join(chosen)}", did_you_mean(group, chosen)
-    )
+    named = re.search(r"override '(.+?)'", message)
+    group = named[1] if named else message.split("'")[1]
+    by = re.match(r"In '(.+?)'", message)
+    where = f"{group} (overridden by {by[1]})" if by else group
+    found, expected = "not a group that is chosen at the root", f"one of {', '.join(GROUPS)}"
+    return Fault(where, found, expected, did_you_mean(group.rpartition("/")[2], GROUPS))
 
 
 def unavailable_folders_are_errors() -> None:

@@ -18,7 +18,7 @@ from fusion_eval import cli, config_path
 from fusion_eval.errors import DataError, Fault
 
 GROUPS = {
-    "program/fusion": "kind: fusion",
+    "program/fusion": "_target_: builtins.dict\nkind: fusion",
     "method/task_arithmetic": "_target_: builtins.dict\nscaling: 0.3",
     "method/ties": "_target_: tests.test_cli.ties\ndensity: 0.2",
     "method/broken": "a: [",
@@ -30,6 +30,11 @@ GROUPS = {
     "fabric/auto": "_target_: builtins.dict",
     "experiment/quick": "# @package _global_\ndefaults: [override /method: ties]\nlimit: 3",
     "experiment/wrong": "# @package _global_\nlimits: 3",
+    "experiment/elsewhere": "# @package _global_\ndefaults: [override /metod: ties]",
+    "method/bare": "scaling: 1",
+    "method/list": "[a, b]",
+    "method/circle": "defaults: [round]\n_target_: builtins.dict",
+    "method/round": "defaults: [circle]\n_target_: builtins.dict",
 }
 
 
@@ -126,9 +131,16 @@ def test_experiment_sets_group_and_keys(fusion_eval: Callable[..., str], launche
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["method=tis"], ["method: no option 'tis'; expected one of borrowing,", "Did you mean 'ties'?"]),
+        (["method=tis"], ["method: no option 'tis'; expected one of bare,", "Did you mean 'ties'?"]),
         (["method=orphan"], ["dataset: no option 'absent' (asked for by method/orphan); expected one of a."]),
-        (["experiment=nope"], ["experiment: no option 'nope'; expected one of quick, wrong."]),
+        (["experiment=nope"], ["experiment: no option 'nope'; expected one of elsewhere, quick, wrong."]),
+        (["experiment=elsewhere"], ["metod (overridden by experiment/elsewhere): not a group", "mean 'method'?"]),
+        (["+experiment=quick"], ["experiment: chosen twice. Write experiment=..., without a plus."]),
+        (["method=bare"], ["method: no _target_; expected a _target_: the dotted path of a class."]),
+        (["method=list"], ["method: ['a', 'b'], no node with a _target_"]),
+        (["method=circle"], ["a defaults list: files that include one another."]),
+        (["seed=4294967296"], ["seed: 4294967296; expected a number from 0 to 4294967295."]),
+        (["hydra/launcher=joblib_"], ["hydra/launcher: no option 'joblib_'", 'pip install "fusion_eval[sweep]"']),
         (["taskpol=x"], ["taskpol: no such key; expected one of program,", "Did you mean 'taskpool'?"]),
         (
             ["method.scalin=1"],
@@ -173,6 +185,19 @@ def test_a_fault_is_one_line_that_helps(
     out, err = capfd.readouterr()
     assert "Traceback" not in out + err
     assert "Error executing job" not in out + err
+
+
+def test_a_file_that_is_no_text_is_named(fusion_eval: Callable[..., str], tmp_path: Path) -> None:
+    file = Path.cwd() / "config" / "method" / "binary.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"\xff\xfe\x00")
+    assert fusion_eval("method=binary") == f"fusion_eval: {file}: not UTF-8; expected valid YAML in UTF-8."
+
+
+def test_code_that_exits_is_a_failure(fusion_eval: Callable[..., str], launched: Launched) -> None:
+    launched.fails_on = lambda config: SystemExit(0)  # type: ignore[assignment,return-value]
+    assert fusion_eval() == "fusion_eval: the run: code that it called ended it with sys.exit(0)."
+    assert json.loads((launched.folders[0] / "status.json").read_text())["status"] == "failed"
 
 
 def test_all_faults_of_a_config_come_at_once(fusion_eval: Callable[..., str], launched: Launched) -> None:
@@ -267,7 +292,7 @@ def test_help_lists_the_user_s_options_and_the_keys(
         file.write_text("")
     assert fusion_eval("--config-dir", str(tmp_path / "more"), "--help") == ""
     text = capsys.readouterr().out
-    assert "method: borrowing, broken, mine, orphan, other, task_arithmetic, ties\n" in text
+    assert "method: bare, borrowing, broken, circle, list, mine, orphan, other, round, task_arithmetic, ties\n" in text
     assert "\n  seed: 0" in text
     assert 'eval "$(fusion_eval -sc install=bash)"' in text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -46,11 +47,13 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def redacted(config: Any, key: str = "") -> Any:
-    """The configuration without secrets: values under keys such as `token` or `api_key`."""
+    """The configuration for JSON: without secrets (keys such as `token` or `api_key`), `inf` and `nan` as words."""
     if isinstance(config, Mapping):
         return {name: redacted(value, str(name)) for name, value in config.items()}
     if isinstance(config, list | tuple):
         return [redacted(value, key) for value in config]
+    if isinstance(config, float) and not math.isfinite(config):
+        return str(config)
     return "***" if isinstance(config, str) and _SECRET.search(key) else config
 
 

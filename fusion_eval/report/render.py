@@ -55,6 +55,8 @@ def columns_of(report: Report) -> tuple[list[str], list[list[str]]]:
 def title_of(report: Report) -> str:
     """What the table shows."""
     metric = main_metric(report.models)
+    if metric is None:
+        return "no tasks, so nothing is measured"
     unit = " (%)" if metric in PERCENT else ""
     partial = "; PARTIAL: a limit left items out" if report.partial else ""
     return f"{metric}{unit} with 95 % intervals{partial}"

@@ -165,5 +165,18 @@ def test_secrets_do_not_reach_the_report() -> None:
     assert receipt({}, ["modelpool.token=abc", "seed=1"], {})["overrides"] == ["modelpool.token=***", "seed=1"]
 
 
+def test_numbers_that_json_lacks_do_not_stop_a_report(tmp_path: Path) -> None:
+    config = {"method": {"clip": float("inf"), "rest": [float("nan"), 0.5]}}
+    Report("complete", (), receipt(config, [], {})).write(tmp_path)
+    stored = json.loads((tmp_path / "report.json").read_text())
+    assert stored["receipt"]["config"]["method"] == {"clip": "inf", "rest": ["nan", 0.5]}
+
+
+def test_a_report_without_tasks_says_so() -> None:
+    assert (
+        title_of(Report("complete", (ModelResult("merged", "merged", (), {}),))) == "no tasks, so nothing is measured"
+    )
+
+
 def test_git_state_outside_a_repository(tmp_path: Path) -> None:
     assert git_state(tmp_path) is None
