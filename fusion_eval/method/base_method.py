@@ -59,6 +59,10 @@ class Method(ABC):
     ) -> Checkpoint | TaskCheckpoints | nn.Module:
         """The merged weights, computed when read; or a model per task; or a network that is none of the pool's kind."""
 
+    def recipe(self, seed: int) -> str | None:
+        """The text of the recipe that the method follows, with the seed it draws from; None for all but recipes."""
+        return None
+
     def faults(self, pool: Pool) -> list[Fault]:
         """What the pool lacks for this method."""
         found, name = [], type(self).__name__

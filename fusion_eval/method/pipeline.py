@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,7 +23,7 @@ from fusion_eval.method.step.base import (
     DELTAS,
     ENTRYWISE,
     MERGED,
-    SCANNED,
+    ROWS,
     WHOLE,
     State,
     Step,
@@ -83,12 +84,12 @@ class Flow:
         return State(group, average, tuple(value - average for value in group.values()), None, position, matrix)
 
     def scan(self, group: TensorGroup) -> Flow:
-        """The entrywise flow for one tensor: each step in turn scans the slices as the steps before it leave them."""
+        """The flow for one tensor: each step in turn scans the slices as the steps before it leave them."""
         if self.tensors.route(group.name) != "merge":
             return self
         done = replace(self, steps=())
         for step in self.steps:
-            scanned = step.scan(SliceView(group, done)) if step.reach == SCANNED else step
+            scanned = step.scan(SliceView(group, done, max(step.reach, done.reach) == ROWS))
             done = replace(done, steps=(*done.steps, scanned))
         return done
 
@@ -99,17 +100,19 @@ class Flow:
 
     def as_rule(self) -> Rule:
         """The flow as the narrowest kind of rule, which lets the engine work in slices."""
-        if self.reach == ENTRYWISE:
+        reach = self.reach
+        if reach == ENTRYWISE:
             return ElementwiseRule(self)
-        return ScannedRule(self.scan) if self.reach == SCANNED else self
+        return self if reach == WHOLE else ScannedRule(self.scan, rows=reach == ROWS)
 
 
 @dataclass(frozen=True, slots=True)
 class SliceView:
-    """One tensor in slices, with the steps of a flow done."""
+    """One tensor in slices, or in blocks of rows, with the steps of a flow done."""
 
     group: TensorGroup
     flow: Flow
+    rows: bool = False
 
     @property
     def numel(self) -> int:
@@ -123,11 +126,12 @@ class SliceView:
 
     def states(self) -> Iterator[State]:
         """One slice after another."""
-        return map(self.flow.run, self.group.slices())
+        return map(self.flow.run, self.group.blocks() if self.rows else self.group.slices())
 
     def sampled(self) -> Iterator[State]:
         """Slices that stand for the whole; random steps may draw other numbers for them."""
-        return map(self.flow.run, sampled_slices(self.group))
+        pieces = itertools.islice(self.group.blocks(), 0, None, 16) if self.rows else sampled_slices(self.group)
+        return map(self.flow.run, pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,7 @@ class PoolView:
             if self.flow.reach == WHOLE:
                 yield self.flow.run(group)
             else:
-                yield from SliceView(group, self.flow.scan(group)).states()
+                yield from SliceView(group, self.flow.scan(group), self.flow.reach == ROWS).states()
 
     def sampled(self) -> Iterator[State]:
         """Pieces that stand for all: slices of every tensor, or every eighth tensor where steps need whole ones."""
@@ -168,7 +172,7 @@ class PoolView:
             yield from map(self.flow.run, map(self.pool.group, self.names[::8]))
             return
         for group in map(self.pool.group, self.names):
-            yield from SliceView(group, self.flow.scan(group)).sampled()
+            yield from SliceView(group, self.flow.scan(group), self.flow.reach == ROWS).sampled()
 
 
 class PipelineMethod(RuleMethod):

@@ -8,6 +8,7 @@ import torch
 from fusion_eval.errors import ConfigError, MethodError
 from fusion_eval.merge.engine import MergedCheckpoint
 from fusion_eval.merge.group import ElementwiseRule, ScannedRule
+from fusion_eval.method.arcee_fusion import ArceeFusion
 from fusion_eval.method.awd import Awd
 from fusion_eval.method.breadcrumbs import BreadcrumbsTies
 from fusion_eval.method.dare import Dare, DareTies
@@ -16,12 +17,13 @@ from fusion_eval.method.karcher import Karcher
 from fusion_eval.method.lines import Lines
 from fusion_eval.method.model_stock import ModelStock
 from fusion_eval.method.multislerp import MultiSlerp
+from fusion_eval.method.nuslerp import NuSlerp
 from fusion_eval.method.pcb import Pcb
 from fusion_eval.method.pipeline import Flow, Pipeline
 from fusion_eval.method.ram import RamPlus
 from fusion_eval.method.sce import Sce
 from fusion_eval.method.slerp import Slerp
-from fusion_eval.method.step import Align, Drop, Elect, Isotropic, Scale, Sum, Trim
+from fusion_eval.method.step import Align, Drop, Elect, Isotropic, Scale, StockRows, Sum, Trim
 from fusion_eval.method.task_arithmetic import TaskArithmetic
 from fusion_eval.method.ties import Ties
 from tests.method.conftest import StatePool
@@ -34,6 +36,8 @@ SCANNED = [
     DareTies(0.7),
     BreadcrumbsTies(0.5, 0.05),
     Della(),
+    ModelStock(filter_wise=True),
+    Pipeline([Drop(0.5), StockRows(), Scale(2.0)]),
     DellaLinear(rescale="norm"),
     Sce(0.3),
     RamPlus(epsilon=0.05),
@@ -148,6 +152,20 @@ def test_aligned_space_gives_task_vectors_back(pool):
     for name in plain:
         if plain[name].is_floating_point():
             torch.testing.assert_close(aligned[name], plain[name], rtol=1e-4, atol=1e-5)
+
+
+def test_rows_and_importance_in_blocks_equal_the_whole_tensor():
+    pool = large_pool()
+    one = StatePool(pool.base, {"t0": pool.experts["t0"]})
+    for method, models in ((ArceeFusion(), one), (NuSlerp([0.3, 0.7], "row"), large_pool())):
+        if isinstance(method, NuSlerp):
+            models.experts.pop("t2")
+        rule, aligned = method.prepare(models), models.aligned(0)
+        assert isinstance(rule, ScannedRule)
+        assert rule.rows
+        for name in aligned.reference:
+            whole = method.bind(aligned)(aligned.group(name))
+            torch.testing.assert_close(MergedCheckpoint(rule, aligned)[name], whole, rtol=1e-6, atol=1e-7)
 
 
 def test_depth_without_layers_is_a_fault():

@@ -126,15 +126,16 @@ class WholeView:
         yield self.state
 
 
-ENTRYWISE, SCANNED, WHOLE = 0, 1, 2
-"""What a step must see of a tensor: an entry at a time; all of it once, then an entry at a time; its whole shape."""
+ENTRYWISE, SCANNED, ROWS, WHOLE = 0, 1, 2, 3
+"""What a step must see of a tensor: entries; all of it once, then entries; all of it once, then rows; all at once."""
 
 
 class Step(ABC):
     """One step of a merge; its hyperparameters are its fields, named as the method's options.
 
-    A step that is `SCANNED` writes `scan`, all others `__call__`. Class attributes say what the fields may hold:
-    `settings` are numbers that may differ by tensor, depth and expert; `choices` are words; `per_expert` are weights.
+    A step that must see all of a tensor first writes `scan`, all others write `__call__`. Class attributes say what the
+    fields may hold: `settings` are numbers that may differ by tensor, depth and expert; `choices` are words;
+    `per_expert` are weights.
     """
 
     __slots__ = ()
@@ -149,9 +150,9 @@ class Step(ABC):
         return self.scan(WholeView(state))(state)
 
     def scan(self, view: View) -> Step:
-        """The entrywise step for one tensor, with what had to be known of all its entries.
+        """The step for one tensor with what had to be known of all of it.
 
-        It is called on consecutive slices in order, from the first; it may draw random numbers as it goes.
+        It is called on consecutive slices (or blocks of rows) in order, so it may draw random numbers as it goes.
         """
         return self
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from fusion_eval.errors import Fault
 from fusion_eval.merge import steps_combine as rules
 from fusion_eval.merge.group import working
 from fusion_eval.merge.layers import layer_of
-from fusion_eval.merge.select import streamed_largest
 from fusion_eval.merge.setting import Range, Setting
-from fusion_eval.method.step.base import COMBINE, SCANNED, WHOLE, State, Step, View, Weights, largest
+from fusion_eval.method.step.base import COMBINE, ROWS, SCANNED, State, Step, View, Weights, largest
 from fusion_eval.method.step.sparsify import DENSITY, SCOPES
 
 
@@ -193,17 +193,32 @@ class FuseImportant(Step):
     """Take the expert's weight where |delta| KL(expert || base) is an outlier (Arcee Fusion, no paper)."""
 
     phase: ClassVar[str] = COMBINE
-    reach: ClassVar[int] = WHOLE
+    reach: ClassVar[int] = ROWS
+
+    def scan(self, view: View) -> Step:
+        """The importance from which a tensor's entries are taken: median + 1.5 interquartile ranges, exact."""
+        size = view.numel
+        ranks = [size - int(share * (size - 1)) for share in (0.25, 0.5, 0.75)]
+        low, median, high = largest(view, lambda state: [_importance(state)], [ranks])[0]
+        return TakeImportant(median + 1.5 * (high - low))
+
+
+@dataclass(frozen=True, slots=True)
+class TakeImportant(Step):
+    """Take the expert's weight from a known importance on."""
+
+    phase: ClassVar[str] = COMBINE
+    reach: ClassVar[int] = ROWS
+
+    threshold: float
 
     def __call__(self, state: State) -> State:
-        base, other = state.group.required_base(), working(state.group.experts[0])
-        if base.dim() == 0:
-            return state.with_merged(state.deltas[0])
-        scores = rules.importance(base, other)
-        size = scores.numel()
-        ranks = [size - int(share * (size - 1)) for share in (0.25, 0.5, 0.75)]
-        low, median, high = streamed_largest(lambda: ([scores],), [ranks])[0]
-        return state.with_merged(state.deltas[0] * (scores >= median + 1.5 * (high - low)))
+        return state.with_merged(state.deltas[0] * (_importance(state) >= self.threshold))
+
+
+def _importance(state: State) -> Tensor:
+    base, other = state.group.required_base(), working(state.group.experts[0])
+    return rules.importance(base, other) if base.dim() else (other - base).abs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +267,7 @@ class Balanced(Step):
     bounds: tuple[tuple[float, float], ...]
     cuts: tuple[tuple[float, float], ...]
 
-    def scores(self, state: State) -> list[torch.Tensor]:
+    def scores(self, state: State) -> list[Tensor]:
         """Each expert's score of each entry."""
         total = sum(state.deltas[1:], state.deltas[0])
         count = len(state.deltas)

@@ -14,7 +14,7 @@ from fusion_eval.merge import steps_sphere as rules
 from fusion_eval.merge.group import working
 from fusion_eval.merge.setting import Range, Setting
 from fusion_eval.merge.steps_combine import weighted_sum
-from fusion_eval.method.step.base import COMBINE, SCANNED, WHOLE, State, Step, View, Weights
+from fusion_eval.method.step.base import COMBINE, ROWS, SCANNED, WHOLE, State, Step, View, Weights
 from fusion_eval.method.step.combine import zero_sum_faults
 
 
@@ -68,12 +68,16 @@ class NuSlerpRows(Step):
     """
 
     phase: ClassVar[str] = COMBINE
-    reach: ClassVar[int] = WHOLE
     per_expert: ClassVar[tuple[str, ...]] = ("weights",)
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"per": ("row", "column")}
 
     weights: Weights = None
     per: str = "row"
+
+    @property
+    def reach(self) -> int:  # type: ignore[override]
+        """Columns run through the whole tensor."""
+        return WHOLE if self.per == "column" else ROWS
 
     def __call__(self, state: State) -> State:
         t = second_share(state.weights(self.weights))
@@ -159,7 +163,7 @@ class StockRows(Step):
     """Model Stock with one cosine per row of a matrix, for each filter; a vector is one row."""
 
     phase: ClassVar[str] = COMBINE
-    reach: ClassVar[int] = WHOLE
+    reach: ClassVar[int] = ROWS
 
     def __call__(self, state: State) -> State:
         stack = torch.stack(state.deltas)
