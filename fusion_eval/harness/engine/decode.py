@@ -4,46 +4,32 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
-from fusion_eval.errors import EvaluationError, Fault
+from fusion_eval.harness.engine.causal import CausalScorer
 from fusion_eval.harness.engine.generation import Settings, cut, is_final, without_thoughts
 from fusion_eval.harness.engine.kv import cache_keyword, new_cache
+from fusion_eval.harness.engine.prefill import Row, State, finite, prefill_tree
 from fusion_eval.harness.engine.protocol import Prompt
-
-_SHARED_LEAST = 16
-
-
-@dataclass(slots=True)
-class Row:
-    """One prompt on its way."""
-
-    position: int
-    tokens: tuple[int, ...]
-    seed: int | None
-    new: list[int] = field(default_factory=list)
-    text: str = ""
-    generator: torch.Generator | None = None
+from fusion_eval.harness.engine.tree import out_of_memory
 
 
 class Decoder:
     """Continues prompts.
 
     Args:
-        model: a Hugging Face causal language model in eval mode.
+        scorer: the model, and what is known about it.
         tokenizer: decodes what it writes.
-        work: counters to add to.
         think_end: text that ends the model's thoughts; what stands before it is dropped.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, work: dict[str, float], think_end: str | None = None) -> None:
+    def __init__(self, scorer: CausalScorer, tokenizer: Any, think_end: str | None = None) -> None:
+        model = scorer.model
         self.model = model
+        self.scorer = scorer
         self.tokenizer = tokenizer
-        self.work = work
         self.think_end = think_end
         self.device = next(model.parameters()).device
         self._cache = cache_keyword(model)
@@ -63,10 +49,7 @@ class Decoder:
                 self._decode(rows, settings, stops)
         except torch.OutOfMemoryError as error:
             if len(prompts) == 1:
-                raise EvaluationError(
-                    Fault("memory", f"does not suffice for one prompt of {len(rows[0].tokens)} tokens",
-                          do="Use a smaller max_length, another dtype, or a larger device.")
-                ) from error  # fmt: skip
+                raise out_of_memory(len(rows[0].tokens)) from error
             torch.cuda.empty_cache()
             middle = len(prompts) // 2
             return self.run(prompts[:middle], settings) + self.run(prompts[middle:], settings)
@@ -123,23 +106,18 @@ class Decoder:
         return done
 
     def _prefill(self, rows: list[Row]) -> State:
-        """Keys and values of all prompts: the prefix that they share once, the rest left-padded."""
-        shared = _shared_prefix([row.tokens for row in rows])
-        cache = new_cache()
-        mask = torch.ones((len(rows), shared), dtype=torch.long, device=self.device)
-        if shared:
-            head = torch.tensor([rows[0].tokens[:shared]], device=self.device)
-            self._call(head, torch.ones_like(head), torch.arange(shared, device=self.device)[None], cache)
-            cache.batch_repeat_interleave(len(rows))
-        width = max(len(row.tokens) for row in rows) - shared
+        """Keys and values of all prompts, left-padded, and the logits after each."""
+        if all(self.scorer.takes_tree(len(row.tokens)) for row in rows):
+            return prefill_tree(self.scorer.runner, rows)
+        width = max(len(row.tokens) for row in rows)
         tokens = torch.zeros((len(rows), width), dtype=torch.long)
-        fresh = torch.zeros((len(rows), width), dtype=torch.long)
+        mask = torch.zeros((len(rows), width), dtype=torch.long)
         for i, row in enumerate(rows):
-            rest = row.tokens[shared:]
-            tokens[i, width - len(rest) :] = torch.tensor(rest)
-            fresh[i, width - len(rest) :] = 1
-        mask = torch.cat([mask, fresh.to(self.device)], dim=1)
-        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, shared:]
+            tokens[i, width - len(row.tokens) :] = torch.tensor(row.tokens)
+            mask[i, width - len(row.tokens) :] = 1
+        cache = new_cache()
+        mask = mask.to(self.device)
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
         logits = self._call(tokens.to(self.device), mask, positions, cache)
         return State(list(rows), cache, mask, logits)
 
@@ -155,14 +133,8 @@ class Decoder:
             input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1,
             **{self._cache: cache},
         )  # fmt: skip
-        for name, count in (("tokens_forwarded", tokens.numel()), ("forward_passes", 1)):
-            self.work[name] = self.work.get(name, 0) + count
-        logits: torch.Tensor = output.logits[:, -1].float()
-        if torch.isnan(logits).any():
-            raise EvaluationError(
-                Fault("logits", "the model gives NaN", "numbers", "Look for NaN in the merged weights, or use float32.")
-            )
-        return logits
+        self.scorer.runner.count(tokens.numel())
+        return finite(output.logits[:, -1])
 
     def _append(self, state: State, settings: Settings) -> None:
         if not settings.sampled:
@@ -175,23 +147,6 @@ class Decoder:
             ]
         for row, token in zip(state.rows, chosen, strict=True):
             row.new.append(token)
-
-
-@dataclass(slots=True)
-class State:
-    """A batch in flight: rows, their keys and values, mask [rows, length], next logits [rows, vocabulary]."""
-
-    rows: list[Row]
-    cache: Any
-    mask: torch.Tensor
-    logits: torch.Tensor
-
-    def select(self, keep: list[int]) -> None:
-        """Drop the other rows, and columns that only padding is left of."""
-        index = torch.tensor(keep, device=self.mask.device)
-        self.rows = [self.rows[i] for i in keep]
-        self.cache.batch_select_indices(index)
-        self.mask = self.mask[index]
 
 
 def warped(logits: torch.Tensor, options: dict[str, float]) -> torch.Tensor:
@@ -211,18 +166,6 @@ def warped(logits: torch.Tensor, options: dict[str, float]) -> torch.Tensor:
     if least > 0.0:
         probabilities = probabilities.masked_fill(probabilities < least * probabilities.amax(-1, True), 0.0)
     return probabilities / probabilities.sum(-1, keepdim=True)
-
-
-def _shared_prefix(rows: Sequence[tuple[int, ...]]) -> int:
-    """Length of the prefix of all rows that is worth computing once; every row keeps at least one token of its own."""
-    if len(rows) < 2:
-        return 0
-    first = np.array(rows[0])
-    length = min(map(len, rows)) - 1
-    for row in rows[1:]:
-        differs = np.array(row[:length]) != first[:length]
-        length = int(differs.argmax()) if differs.any() else length
-    return length if length >= _SHARED_LEAST else 0
 
 
 def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -24,3 +25,72 @@ def crop(cache: Any, length: int) -> None:
     surplus = int(cache.get_seq_length()) - length
     if surplus > 0:
         cache.crop(-surplus)
+
+
+def layers_of(cache: Any) -> list[tuple[Any, Any]]:
+    """(keys, values) of every layer, each [batch, heads, tokens, size]."""
+    if hasattr(cache, "layers"):
+        return [(layer.keys, layer.values) for layer in cache.layers]
+    return list(zip(cache.key_cache, cache.value_cache, strict=True))
+
+
+def cache_of(layers: list[tuple[Any, Any]]) -> Any:
+    """A cache that holds these keys and values."""
+    cache = new_cache()
+    for number, (keys, values) in enumerate(layers):
+        cache.update(keys, values, number)
+    return cache
+
+
+def growing_cache(layers: list[tuple[Any, Any]]) -> Any:
+    """A cache that holds these keys and values and has room for more, so that a new token copies nothing but itself.
+
+    Where the installed transformers has no cache layers, an ordinary one.
+    """
+    try:
+        layer_class = _growing_layer()
+    except ImportError:
+        return cache_of(layers)
+    cache = cache_of(layers)
+    cache.layers = [layer_class.holding(keys, values) for keys, values in layers]
+    return cache
+
+
+@functools.cache
+def _growing_layer() -> Any:
+    """The class of such a layer, made on first use since it derives from a class of transformers."""
+    from transformers.cache_utils import DynamicLayer
+
+    class GrowingLayer(DynamicLayer):  # type: ignore[misc, no-any-unimported]
+        """Keys and values at the front of larger buffers."""
+
+        @classmethod
+        def holding(cls, keys: Any, values: Any) -> Any:
+            layer = cls()
+            layer.lazy_initialization(keys, values)
+            layer.length = 0
+            layer.room = [keys[:, :, :0], values[:, :, :0]]
+            layer.update(keys, values)
+            return layer
+
+        def update(self, keys: Any, values: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+            end = self.length + keys.shape[2]
+            if end > self.room[0].shape[2]:
+                self.room = [self._larger(buffer, end) for buffer in self.room]
+            for buffer, new in zip(self.room, (keys, values), strict=True):
+                buffer[:, :, self.length : end] = new
+            self.length = end
+            self.keys, self.values = (buffer[:, :, :end] for buffer in self.room)
+            return self.keys, self.values
+
+        def _larger(self, buffer: Any, least: int) -> Any:
+            batch, heads, _, size = buffer.shape
+            whole = buffer.new_zeros((batch, heads, least + max(32, least // 4), size))
+            whole[:, :, : self.length] = buffer[:, :, : self.length]
+            return whole
+
+        def batch_select_indices(self, indices: Any) -> None:
+            self.room = [buffer[indices] for buffer in self.room]
+            self.keys, self.values = (buffer[:, :, : self.length] for buffer in self.room)
+
+    return GrowingLayer

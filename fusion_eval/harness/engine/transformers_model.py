@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from fusion_eval.errors import EvaluationError, Fault
@@ -17,8 +18,10 @@ from fusion_eval.harness.engine.decode import Decoder
 from fusion_eval.harness.engine.encoder import TRUNCATED, Encoder, model_length
 from fusion_eval.harness.engine.generation import Settings, frozen, normalise, thawed
 from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
+from fusion_eval.harness.engine.trie import common_length
 
 logger = logging.getLogger(__name__)
+_CLUSTER = 64
 _GENERATE_TOKENS = {"cpu": 8192, "cuda": 65536}
 
 
@@ -51,7 +54,7 @@ class TransformersModel:
         self.work: dict[str, float] = {}
         self.chat_options = dict(chat_options or {})
         self.scorer = CausalScorer(model, self.max_length, options or ScorerOptions(), self.work)
-        self.decoder = Decoder(model, tokenizer, self.work, think_end)
+        self.decoder = Decoder(self.scorer, tokenizer, think_end)
         self._fingerprint: str | None = None
 
     @property
@@ -97,21 +100,20 @@ class TransformersModel:
         return Prompt(text, kept, frozen(settings), seed if settings.sampled else None, mark)
 
     def plan_prompts(self, prompts: Sequence[Prompt]) -> list[Work]:
-        """Batches of prompts with equal settings, neighbours in the order of their tokens."""
+        """Batches of prompts with equal settings; those that begin alike, and then those of one length, together."""
         groups: dict[Any, list[int]] = {}
         for position, prompt in enumerate(prompts):
             groups.setdefault(prompt.settings, []).append(position)
         works = []
         for settings, positions in groups.items():
-            positions.sort(key=lambda i: (prompts[i].tokens, prompts[i].seed or 0))
-            for batch in self._batches(prompts, positions, thawed(settings).max_tokens):
+            for batch in self._batches(prompts, _ordered(prompts, positions), thawed(settings).max_tokens):
                 chosen = tuple(prompts[i] for i in batch)
                 cost = sum(len(p.tokens or ()) for p in chosen) + len(chosen) * thawed(settings).max_tokens
                 works.append(Work(tuple(batch), cost, chosen))
         return works
 
     def _batches(self, prompts: Sequence[Prompt], positions: list[int], new: int) -> Iterator[list[int]]:
-        """Cuts of the sorted prompts; rows of one length first where nothing is shared anyway."""
+        """Cuts of the ordered prompts, by number or by tokens."""
         kind = self.scorer.device.type if self.scorer.device.type in _GENERATE_TOKENS else "cuda"
         limit = self.batch_size if isinstance(self.batch_size, int) else None
         batch: list[int] = []
@@ -166,6 +168,21 @@ class TransformersModel:
             logger.warning("the chat template of %s refuses a system message; it is left out", self.name)
             rest = [message for message in messages if message["role"] != "system"]
             return str(self.tokenizer.apply_chat_template(rest, **options))
+
+
+def _ordered(prompts: Sequence[Prompt], positions: list[int]) -> list[int]:
+    """Positions so that prompts with a common beginning are neighbours, the longest first among those."""
+    tokens = {i: np.array(prompts[i].tokens, dtype=">u4") for i in positions}
+    by_tokens = sorted(positions, key=lambda i: (tokens[i].tobytes(), prompts[i].seed or 0))
+    clusters: list[list[int]] = []
+    for i in by_tokens:
+        if not clusters or common_length(tokens[clusters[-1][-1]], tokens[i]) < _CLUSTER:
+            clusters.append([])
+        clusters[-1].append(i)
+    for cluster in clusters:
+        cluster.sort(key=lambda i: -len(tokens[i]))
+    clusters.sort(key=lambda cluster: -len(tokens[cluster[0]]))
+    return [i for cluster in clusters for i in cluster]
 
 
 @contextlib.contextmanager

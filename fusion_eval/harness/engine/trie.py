@@ -95,14 +95,16 @@ class Planner:
         self.lengths = np.array([len(item.tokens) for item in self.items])
         self.starts = np.array([item.start for item in self.items])
         self.rows = np.array([len(item.targets) for item in self.items])
-        shared = [_common(a.tokens, b.tokens) for a, b in pairwise(self.items)]
+        shared = [common_length(a.tokens, b.tokens) for a, b in pairwise(self.items)]
         self.shared = np.array([0, *shared])
 
     def plan(self) -> Branch:
         """The root: an empty prefix with everything below."""
         root = Branch(np.zeros(0, dtype=np.int64), 0)
-        if self.items:
-            self._fill(root, 0, len(self.items), 0)
+        if self.items and self._fits(0, len(self.items), 0):
+            root.packs.append(self.items)
+        elif self.items:
+            self._descend(root, 0, len(self.items), 0)
         return root
 
     def _size(self, low: int, high: int, base: int) -> int:
@@ -115,9 +117,9 @@ class Planner:
     def _fill(self, branch: Branch, low: int, high: int, level: int) -> None:
         """Put items low..high-1, which all begin with the branch's prefix, below the branch."""
         open_from = low
-        for start, end in self._children(branch, low, high, level):
+        for start, end in self._children(low, high):
             if self._fits(start, end, branch.depth):
-                if start > open_from and not self._fits_together(open_from, end, branch.depth):
+                if start > open_from and not self._fits(open_from, end, branch.depth):
                     branch.packs.append(self.items[open_from:start])
                     open_from = start
                 continue
@@ -128,11 +130,7 @@ class Planner:
         if open_from < high:
             branch.packs.append(self.items[open_from:high])
 
-    def _fits_together(self, low: int, high: int, base: int) -> bool:
-        """Neighbours may share more than `base`; counting each from its own branching point is exact."""
-        return self._fits(low, high, base)
-
-    def _children(self, branch: Branch, low: int, high: int, level: int) -> list[tuple[int, int]]:
+    def _children(self, low: int, high: int) -> list[tuple[int, int]]:
         """Ranges of neighbours that share more than the whole range does."""
         if high - low == 1:
             return [(low, high)]
@@ -163,8 +161,8 @@ class Planner:
         return packs
 
 
-def _common(one: Array, other: Array) -> int:
-    """Length of the common prefix."""
+def common_length(one: Array, other: Array) -> int:
+    """Length of the common prefix of two arrays."""
     length = min(len(one), len(other))
     differs = one[:length] != other[:length]
     return int(differs.argmax()) if differs.any() else length
@@ -207,23 +205,25 @@ class Pack:
         tokens: ids [n].
         positions: depth of each token in its sequence [n].
         sees: whether token i may look at token j of the pack [n, n].
+        routes: for each item, the indices of all its tokens after the prefix.
         paths: for each item, the indices of its scored tokens.
     """
 
     tokens: Array
     positions: Array
     sees: Array
+    routes: list[Array]
     paths: list[Array]
 
 
 def build_pack(items: Sequence[Item], base: int) -> Pack:
     """The tree of sorted items; the first `base` tokens of each are already computed."""
-    shared = [0, *(_common(a.tokens, b.tokens) for a, b in pairwise(items))]
+    shared = [0, *(common_length(a.tokens, b.tokens) for a, b in pairwise(items))]
     total = sum(len(item.tokens) - max(s, base) for item, s in zip(items, shared, strict=True))
     tokens, positions = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
     sees = np.zeros((total, total), dtype=bool)
     path = np.zeros(0, dtype=np.int64)
-    paths, used = [], 0
+    routes, paths, used = [], [], 0
     for item, common in zip(items, shared, strict=True):
         kept = max(common, base) - base
         fresh = len(item.tokens) - base - kept
@@ -233,6 +233,7 @@ def build_pack(items: Sequence[Item], base: int) -> Pack:
         positions[span] = np.arange(base + kept, len(item.tokens))
         sees[span, path[:kept]] = True
         sees[span, span] = np.tri(fresh, dtype=bool)
+        routes.append(path)
         paths.append(path[item.start - base :])
         used += fresh
-    return Pack(tokens, positions, sees, paths)
+    return Pack(tokens, positions, sees, routes, paths)
