@@ -59,7 +59,7 @@ class _Wins:
         mine, theirs = weights[:, self.positive], weights[:, self.negative]
         won = ((mine @ self.table) * theirs).sum(axis=1, dtype=np.float64)
         pairs = mine.sum(axis=1, dtype=np.float64) * theirs.sum(axis=1, dtype=np.float64)
-        return np.divide(won, pairs, out=np.full(len(weights), np.nan), where=pairs > 0)
+        return np.asarray(np.divide(won, pairs, out=np.full(len(weights), np.nan), where=pairs > 0))
 
 
 def _exact(name: str, wins: Sequence[_Wins], notes: tuple[str, ...], source: tuple[Floats, NDArray[Any]]) -> ItemMetric:
@@ -70,7 +70,8 @@ def _exact(name: str, wins: Sequence[_Wins], notes: tuple[str, ...], source: tup
         areas = np.stack([each.area(single) for each in wins])
         known = ~np.isnan(areas)
         total = np.where(known, areas, 0.0).sum(axis=0)
-        return np.divide(total, known.sum(axis=0), out=np.full(len(weights), np.nan), where=known.any(axis=0))
+        mean = np.divide(total, known.sum(axis=0), out=np.full(len(weights), np.nan), where=known.any(axis=0))
+        return np.asarray(mean)
 
     def take(index: Any) -> ItemMetric:
         part = mean_auroc(name, scores[index], positive[index], notes)

@@ -163,15 +163,15 @@ def _check_targets(chosen: Measurement, target: Any) -> None:
 
 def _evaluated(plan: Plan, progress: bool) -> dict[str, list[Run]]:
     found: dict[str, list[Run]] = {}
-    first: Rows | None = None
+    first: tuple[int, Any] | None = None
     for name, models in plan.runs.items():
         found[name] = []
         for i, model in enumerate(loaded(models, f"methods, '{name}'")):
             who = f"method '{name}'" + (f", run {i}" if len(models) > 1 else "")
             try:
                 rows, measured = _evaluate(model, plan, progress, probe=first is None)
-                first = first or rows
-                _check_same_items(first, rows)
+                first = first or (len(rows), rebuilt(rows.columns, "target"))
+                _check_same_items(first[0], first[1], rows)
             except FusionEvalError as error:
                 raise type(error)(*(replace(f, where=f"{who}, {f.where}") for f in error.faults)) from error
             found[name].append(_run(plan.measurement, rows, measured))
@@ -220,10 +220,10 @@ class _FirstBatch:
             return
 
 
-def _check_same_items(first: Rows, rows: Rows) -> None:
+def _check_same_items(items: int, mine: Any, rows: Rows) -> None:
     """Paired tests need the same items in the same order."""
-    mine, theirs = (rebuilt(part.columns, "target") for part in (first, rows))
-    same = len(first) == len(rows)
+    theirs = rebuilt(rows.columns, "target")
+    same = items == len(rows)
     if same and isinstance(mine, Tensor) and isinstance(theirs, Tensor):
         same = torch.equal(mine, theirs)
     if not same:

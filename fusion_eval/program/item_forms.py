@@ -174,7 +174,7 @@ def _binary(subject: Subject, preds: Tensor, target: Tensor) -> ItemMetric:
             "BinaryRecall": (hits, hits + missed),
             "BinarySpecificity": (rest, rest + false),
         }[kind]
-        return np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0)
+        return np.asarray(np.divide(top, bottom, out=np.zeros_like(top), where=bottom > 0))
 
     return additive_metric(subject.name, table, value_of)
 
