@@ -26,7 +26,8 @@ HELD: Final = 0.8  # of the squared norm in the directions or entries that a met
 CONFLICT: Final = 0.3  # share of opposite signs; 0.5 by chance
 SHORT: Final = 0.6  # length of the average's task vector in those of the experts
 STOCK: Final = 0.5  # model stock's part of the average
-MANY: Final = 6  # experts beyond which cutting each one's directions loses to keeping all, equally strong
+MANY: Final = 6  # experts from which on all directions, equally strong, beat each one's first
+SEVERAL: Final = 5  # experts from which on their first directions together need a smaller scaling
 SMALL_ANGLE: Final = 15.0  # degrees, below which a great circle and a straight line are the same for practice
 
 
@@ -68,8 +69,8 @@ def _broken(found: Diagnosis) -> Iterator[Finding]:
     if found.broken:
         models = sorted({model for models in found.broken.values() for model in models})
         text = (
-            f"{len(found.broken)} tensors hold NaN or infinite values in {listed(models)}: {listed(list(found.broken))}. "
-            "They are in no other number here, and no merge of them will work."
+            f"{len(found.broken)} tensors hold NaN or infinite values in {listed(models)}: "
+            f"{listed(list(found.broken))}. They are in no other number here, and no merge of them will work."
         )
         yield Finding("warning", text, {"broken": len(found.broken)})
     if found.integers:
@@ -109,12 +110,14 @@ def _alike(found: Diagnosis) -> Iterator[Finding]:
         a, b, cosine = found.experts[i], found.experts[j], float(cosines[i, j])
         if cosine > PARALLEL and (a, b) not in found.equal:
             text = (
-                f"'{a}' and '{b}' hold one task vector at strengths 1 : {norms[j] / norms[i]:.2f} (cosine {cosine:.3f}): "
-                "one is a scaled or rounded copy of the other."
+                f"'{a}' and '{b}' hold one task vector at strengths 1 : {norms[j] / norms[i]:.2f} (cosine "
+                f"{cosine:.3f}): one is a scaled or rounded copy of the other."
             )
             yield Finding("warning", text, {"cosine": cosine, "strength": float(norms[j] / norms[i])})
         elif cosine < OPPOSED:
-            text = f"'{a}' and '{b}' pull in opposite directions (cosine {cosine:.2f}): what one learned, the other undoes."
+            text = (
+                f"'{a}' and '{b}' pull in opposite directions (cosine {cosine:.2f}): each undoes the other's learning."
+            )
             yield Finding("warning", text, {"cosine": cosine})
 
 
@@ -147,12 +150,12 @@ def _spectral(found: Diagnosis) -> Iterator[Finding]:
         return
     cut = f"the first 1/{count} of each task vector's singular directions hold {share:.0%} of its squared norm"
     numbers = {"first_share": share, "experts": count}
-    if count > MANY:
+    if count >= MANY:
         text = f"Iso-C: {count} experts are many for one matrix ({cut}), and it makes all directions equally strong."
         yield Finding("for", text, numbers, "method=iso_c method.scaling=1.3")
     if share >= HELD:
         text = f"TSV-M: {cut}, so keeping them costs {1 - share:.0%}."
-        yield Finding("for", text, numbers, f"method=tsv_m method.scaling={0.7 if count > MANY else 1.0}")
+        yield Finding("for", text, numbers, f"method=tsv_m method.scaling={0.7 if count >= SEVERAL else 1.0}")
     else:
         yield Finding("against", f"TSV-M: {cut} only.", numbers)
 
@@ -163,17 +166,14 @@ def _trimming(found: Diagnosis) -> Iterator[Finding]:
     held = f"the largest 20 % of each task vector's entries hold {top:.0%} of its squared norm"
     numbers = {"top": top, "conflict": conflict, "cancelled": cancelled}
     if top < HELD:
-        text = (
-            f"TIES at density 0.2: {held} only (normally distributed ones hold {GAUSSIAN_TOP:.0%}), so trimming costs."
-        )
+        text = f"TIES at density 0.2: {held} only (normally distributed ones {GAUSSIAN_TOP:.0%}), so trimming costs."
         yield Finding("against", f"{text} Try method.density=0.5 or more.", numbers)
     elif conflict >= CONFLICT:
         text = (
-            f"TIES: {held} (normally distributed ones {GAUSSIAN_TOP:.0%}), so trimming costs {1 - top:.0%}; signs conflict "
-            f"in {conflict:.0%} of entries (50 % by chance), and a plain sum cancels {cancelled:.0%} of all change."
+            f"TIES: {held} (normally distributed ones {GAUSSIAN_TOP:.0%}), so trimming costs {1 - top:.0%}; signs "
+            f"conflict in {conflict:.0%} of entries (50 % by chance), and a plain sum cancels {cancelled:.0%} of all change."
         )
-        strength = 0.5 if len(found.experts) > MANY else 1.0
-        yield Finding("for", text, numbers, f"method=ties method.density=0.2 method.scaling={strength}")
+        yield Finding("for", text, numbers, "method=ties method.density=0.2 method.scaling=1.0")
 
 
 def _arithmetic(found: Diagnosis) -> Iterator[Finding]:
@@ -206,11 +206,11 @@ def _averages(found: Diagnosis) -> Iterator[Finding]:
         text = f"simple averages: the average lies {length:.2f} times as far from the base as an expert."
         yield Finding("against", text, {"length": length})
     cosine = off_diagonal(whole.cosines())
-    ratio = count * cosine / (1 + (count - 1) * cosine) if cosine > -1 / count else math.nan
+    ratio = max(0.0, count * cosine / (1 + (count - 1) * cosine)) if cosine > -1 / count else math.nan
     if ratio < STOCK:
         text = (
-            f"model stock: with a mean cosine of {cosine:.2f} between task vectors it takes {ratio:.0%} of the average "
-            "and the rest of the base."
+            f"model stock: with a mean cosine of {cosine:.3f} between task vectors it takes about {ratio:.0%} of the "
+            "average and the rest of the base."
         )
         yield Finding("against", text, {"cosine": cosine, "ratio": ratio})
 
@@ -224,9 +224,7 @@ def _slerp(found: Diagnosis) -> Iterator[Finding]:
     angle = math.degrees(math.acos(cosine))
     if angle < SMALL_ANGLE:
         gain = 1 / math.cos(math.radians(angle / 2)) - 1
-        text = (
-            f"slerp: the models lie {angle:.1f} degrees apart, where it differs from the average by {gain:.2%} in norm."
-        )
+        text = f"slerp: the models lie {angle:.1f} degrees apart, where the average's norm is {gain:.2%} short."
         yield Finding("against", text, {"angle": angle, "gain": gain})
     else:
         text = f"slerp: the models lie {angle:.1f} degrees apart, so an average would be too short."
