@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -52,4 +53,5 @@ def read_items(folder: Path, model: str, task: str) -> dict[str, Any]:
 
 
 def _safe(name: str) -> str:
-    return re.sub(r"[^\w.\-]+", "_", name).lstrip(".") or "_"
+    plain = re.sub(r"[^\w.\-]+", "_", name).lstrip(".") or "_"
+    return plain if plain == name else f"{plain}-{zlib.crc32(name.encode()):08x}"  # two names never share a file

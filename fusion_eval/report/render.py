@@ -59,7 +59,8 @@ def title_of(report: Report) -> str:
         return "no tasks, so nothing is measured"
     unit = " (%)" if metric in PERCENT else ""
     partial = "; PARTIAL: a limit left items out" if report.partial else ""
-    return f"{metric}{unit} with 95 % intervals{partial}"
+    unfinished = {"running": "; UNFINISHED: the run did not end", "failed": "; FAILED: the run ended early"}
+    return f"{metric}{unit} with 95 % intervals{partial}{unfinished.get(report.status, '')}"
 
 
 def _plain(rows: Sequence[Row]) -> bool:

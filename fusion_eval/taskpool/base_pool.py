@@ -14,7 +14,8 @@ from fusion_eval.errors import ConfigError, EvaluationError, Fault
 from fusion_eval.mixins import BaseYAMLSerializable
 from fusion_eval.report.values import LOWER_IS_BETTER, ModelResult, TaskResult, Value
 
-_NOT_TASKS = ("model_info", "average")
+NOT_TASKS = ("model_info", "average")
+"""Keys of a report that are no tasks."""
 
 
 class BaseTaskPool(BaseYAMLSerializable, ABC):
@@ -84,7 +85,7 @@ def lift(report: Mapping[str, Any], name: str, role: str, seconds: float = 0.0) 
     """A nested report of plain numbers as a typed result."""
     tasks, faults = [], []
     for task, metrics in report.items():
-        if task in _NOT_TASKS:
+        if task in NOT_TASKS:
             continue
         if not isinstance(metrics, Mapping):
             faults.append(Fault(f"report of '{name}', task '{task}'", repr(metrics), "a dictionary of metrics"))

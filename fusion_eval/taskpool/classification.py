@@ -21,7 +21,7 @@ from fusion_eval.report.values import ModelResult, TaskResult
 from fusion_eval.task.classification import ArgmaxPredict
 from fusion_eval.task.registry import get_task
 from fusion_eval.task.task import Task
-from fusion_eval.taskpool.base_pool import BaseTaskPool
+from fusion_eval.taskpool.base_pool import NOT_TASKS, BaseTaskPool
 from fusion_eval.taskpool.classification_step import ClassificationStep, known_label_range
 from fusion_eval.taskpool.scoring import ITEM_METRICS, averages_over_shared_items, score
 from fusion_eval.utils.parameters import count_parameters
@@ -168,10 +168,17 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
             self._head_of = source
 
     def faults(self) -> list[Fault]:
-        """Misspelt metrics, loader keywords that would drop or reorder items, and no tasks at all."""
+        """Misspelt metrics, loader keywords that cannot be used, names that are none, and no tasks at all."""
         found: list[Fault] = []
         if not self._test_datasets:
             found.append(Fault("taskpool.test_datasets", "no data sets", "at least one"))
+        for name in self._test_datasets:
+            if not isinstance(name, str):
+                found.append(
+                    Fault("taskpool.test_datasets", f"a task named {name!r}", "a text", f"Quote it: '{name}'.")
+                )
+            elif name in NOT_TASKS:
+                found.append(Fault(f"taskpool.test_datasets.{name}", "a name that reports use", do="Rename the task."))
         found.extend(keyword_faults(self._dataloader_kwargs, "taskpool.dataloader_kwargs"))
         try:
             self._measures.battery(2)

@@ -253,3 +253,12 @@ def test_no_models_to_evaluate(tmp_path: Path) -> None:
 def test_one_model_may_be_named_without_a_list(tmp_path: Path) -> None:
     report = run(tmp_path / "out", "program=evaluate", "program.models=edges", "limit=2")
     assert [model.name for model in report.models] == ["edges"]
+
+
+def test_names_that_are_no_tasks(tmp_path: Path) -> None:
+    pool = tasks(average=("Far", {}))
+    pool["test_datasets"][1] = {"_target_": f"{HERE}.Far"}
+    with pytest.raises(ConfigError) as caught:
+        run(tmp_path / "out", taskpool=pool)
+    assert "taskpool.test_datasets.average: a name that reports use. Rename the task." in str(caught.value)
+    assert "taskpool.test_datasets: a task named 1; expected a text. Quote it: '1'." in str(caught.value)

@@ -12,7 +12,7 @@ import pytest
 
 from fusion_eval.errors import ConfigError, OutputError
 from fusion_eval.report.files import write_json, write_text
-from fusion_eval.report.items import read_items, write_items
+from fusion_eval.report.items import items_path, read_items, write_items
 from fusion_eval.report.receipt import git_state, receipt, redacted
 from fusion_eval.report.render import columns_of, title_of
 from fusion_eval.report.report import Report, read_report
@@ -138,6 +138,7 @@ def test_items_come_back(tmp_path: Path) -> None:
     write_items(tmp_path, model)
     assert np.array_equal(read_items(tmp_path, "merged", "a")["correct"], model.tasks[0].items["correct"])
     write_items(tmp_path, replace(model, name="../../etc/evil"))
+    assert len({items_path(tmp_path, name, "a") for name in ("x/y", "x_y", "x y", "é", "..", "_")}) == 6
     assert all(tmp_path in path.resolve().parents for path in tmp_path.rglob("*"))
 
 
@@ -146,6 +147,13 @@ def test_partial_is_told() -> None:
     report = Report("complete", (partial,))
     assert report.partial
     assert "PARTIAL" in title_of(report)
+
+
+@pytest.mark.parametrize(
+    ("status", "mark"), [("running", "UNFINISHED"), ("failed", "FAILED"), ("complete", "intervals")]
+)
+def test_a_run_that_did_not_end_is_told(status: str, mark: str) -> None:
+    assert mark in title_of(Report(status, tuple(models()))).rpartition("; ")[2]
 
 
 def test_pools_whose_experts_have_no_task_show_one_column_per_model() -> None:
