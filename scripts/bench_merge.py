@@ -29,6 +29,7 @@ from typing import Any
 SIZES = {
     "small": {"hidden": 512, "layers": 8, "vocab": 8000, "inter": 1024, "heads": 8, "kv_heads": 2},
     "full": {"hidden": 1024, "layers": 24, "vocab": 32000, "inter": 2048, "heads": 16, "kv_heads": 4},
+    "many": {"tensors": 8000},
     "large": {"hidden": 2048, "layers": 24, "vocab": 32000, "inter": 4096, "heads": 16, "kv_heads": 4},
 }
 SPREAD = {"ft1": 0.0010, "ft2": 0.0015, "ft3": 0.0020}
@@ -103,6 +104,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="append the figures to this JSON-lines file")
     parser.add_argument("--child", nargs=3, metavar=("METHOD", "ROOT", "OUT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.size == "many" and options.peer:
+        parser.error("--size many has no architecture, which the peer's command needs")
     if options.child:
         child(options.child[0], Path(options.child[1]), Path(options.child[2]))
         return
@@ -311,6 +314,8 @@ def drawn(shape: tuple[int, ...], key: str, std: float) -> Any:
 
 
 def shapes(size: dict[str, int]) -> dict[str, tuple[int, ...]]:
+    if "tensors" in size:
+        return {f"t.{index}.weight": (4, 4) for index in range(size["tensors"])}
     hidden, inter, vocab = size["hidden"], size["inter"], size["vocab"]
     small = hidden // size["heads"] * size["kv_heads"]
     found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
@@ -331,6 +336,8 @@ def shapes(size: dict[str, int]) -> dict[str, tuple[int, ...]]:
 
 
 def config(size: dict[str, int]) -> dict[str, Any]:
+    if "tensors" in size:
+        return {}
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
