@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import scipy.linalg
 import torch
 from torch import Tensor
 
@@ -42,10 +41,12 @@ def leading_svd(matrix: Tensor, rank: int) -> Svd:
     full = min(matrix.shape)
     if matrix.device.type != "cpu" or not 0 < rank <= full // 2:
         return svd(matrix).first(rank)
+    from scipy.linalg import eigh  # a tenth of a second to import, for few methods
+
     wide = matrix.double()
     tall = matrix.shape[0] >= matrix.shape[1]
     gram = (wide.mT @ wide if tall else wide @ wide.mT).numpy()
-    values, vectors = scipy.linalg.eigh(gram, subset_by_index=[full - rank, full - 1], driver="evr", check_finite=False)
+    values, vectors = eigh(gram, subset_by_index=[full - rank, full - 1], driver="evr", check_finite=False)
     if values.size < rank or not values[0] > 1e-8 * values[-1]:
         return svd(matrix).first(rank)
     S = torch.from_numpy(values[::-1].copy()).sqrt()
