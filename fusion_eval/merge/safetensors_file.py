@@ -36,7 +36,8 @@ DTYPES: Final[Mapping[str, torch.dtype]] = {
     "F64": torch.float64,
     "C64": torch.complex64,
 }
-_LONGEST_HEADER = 100_000_000  # the format's own limit
+_WORTH_ASKING: Final = 1 << 20
+_LONGEST_HEADER: Final = 100_000_000  # the format's own limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,9 @@ class SafetensorsFile:
         return raw.view(entry.spec.dtype).reshape(entry.spec.shape)
 
     def prefetch(self, name: str) -> None:
-        """Ask the operating system, where it can, to read a tensor in the background."""
-        if hasattr(os, "posix_fadvise"):
-            entry = self.entries[name]
+        """Ask the operating system, where it can, to read a tensor in the background; not worth it for small ones."""
+        entry = self.entries[name]
+        if entry.end - entry.begin >= _WORTH_ASKING and hasattr(os, "posix_fadvise"):
             descriptor = os.open(self.path, os.O_RDONLY)
             os.posix_fadvise(descriptor, entry.begin, entry.end - entry.begin, os.POSIX_FADV_WILLNEED)
             os.close(descriptor)
