@@ -92,10 +92,17 @@ class BaseModelPool(BaseYAMLSerializable):
         return []
 
     def save(self, checkpoint: Checkpoint, folder: Path, **details: Any) -> None:
-        """Write a merge into a folder, as safetensors; either the whole folder appears or nothing."""
+        """Write a merge into a folder, as safetensors; either the whole folder appears or nothing.
+
+        Args:
+            checkpoint: the merge.
+            folder: the target.
+            **details: keywords of `save_checkpoint`, and `record`, how the merge was made.
+        """
         from fusion_eval.merge.sinks import save_checkpoint
 
-        save_checkpoint(checkpoint, folder)
+        record = details.pop("record", None)
+        save_checkpoint(checkpoint, folder, **{"finish": None if record is None else record.write, **details})
 
     def _opened(self) -> tuple[Checkpoint | None, dict[str, Checkpoint]]:
         base = None if self.base_name is None else self.checkpoint(self.base_name)

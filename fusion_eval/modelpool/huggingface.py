@@ -133,8 +133,9 @@ class TransformersPool(SourcePool):
         Args:
             checkpoint: the merge.
             folder: the target, which appears whole or not at all.
-            **details: keywords of `save_checkpoint`.
+            **details: keywords of `save_checkpoint`, and `record`, how the merge was made.
         """
+        record = details.pop("record", None)
         place = self._reference()
         origin = place.folder()
         stored = under_file_names(checkpoint, self._match(open_checkpoint(origin)))
@@ -142,7 +143,7 @@ class TransformersPool(SourcePool):
         sources = {name: self.source(name).path for name in self.names}
 
         def finish(partial: Path) -> None:
-            write_description(partial, origin, model, sources, checkpoint.source)
+            write_description(partial, origin, model, sources, checkpoint.source, record)
 
         save_checkpoint(stored, folder, **{"finish": finish, **details})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from torch import nn
 
 from fusion_eval import __version__
 
-_COPIED: Final = (
+COPIED: Final = (
     "generation_config.json",
     "tokenizer*",
     "vocab.*",
@@ -28,7 +29,37 @@ _COPIED: Final = (
 )
 
 
-def write_description(folder: Path, origin: Path, model: nn.Module, sources: Mapping[str, str], merge: str) -> None:
+RECIPE: Final = "recipe.yml"
+
+
+@dataclass(frozen=True, slots=True)
+class MergeRecord:
+    """How a merge was made.
+
+    Args:
+        method: the method, in words.
+        recipe: the text that makes the merge again, or None.
+        inputs: for each model where it came from (`source`) and the hash of its weights (`fingerprint`).
+    """
+
+    method: str
+    recipe: str | None = None
+    inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Write the recipe into a folder."""
+        if self.recipe is not None:
+            (folder / RECIPE).write_text(self.recipe, encoding="utf-8")
+
+
+def write_description(
+    folder: Path,
+    origin: Path,
+    model: nn.Module,
+    sources: Mapping[str, str],
+    merge: str,
+    record: MergeRecord | None = None,
+) -> None:
     """Write everything but the weights.
 
     Args:
@@ -37,22 +68,27 @@ def write_description(folder: Path, origin: Path, model: nn.Module, sources: Map
         model: the architecture, with its config.
         sources: the merged models, by name.
         merge: what was done, in words.
+        record: how the merge was made.
     """
-    for pattern in _COPIED:
+    for pattern in COPIED:
         for file in origin.glob(pattern):
             if file.is_file() and not (folder / file.name).exists():
                 shutil.copyfile(file, folder / file.name)
     config: Any = model.config
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
-    (folder / "README.md").write_text(model_card(sources, merge), encoding="utf-8")
+    (folder / "README.md").write_text(model_card(sources, merge, record), encoding="utf-8")
+    if record is not None:
+        record.write(folder)
 
 
-def model_card(sources: Mapping[str, str], merge: str) -> str:
-    """The model card: which models were merged, and how."""
+def model_card(sources: Mapping[str, str], merge: str, record: MergeRecord | None = None) -> str:
+    """The model card: which models were merged, by their hashes, how, and what makes the merge again."""
     published = [path for path in dict.fromkeys(sources.values()) if not Path(path).expanduser().exists()]
     parents = "base_model:\n" + "".join(f"- {path}\n" for path in published) if published else ""
-    rows = "\n".join(f"| {name} | {path} |" for name, path in sources.items())
+    inputs = {} if record is None else record.inputs
+    rows = "\n".join(f"| {name} | {path} | {_hash(inputs.get(name))} |" for name, path in sources.items())
+    how = "" if record is None else f", by {record.method}"
     return f"""---
 library_name: transformers
 tags:
@@ -62,10 +98,21 @@ tags:
 
 # A merged model
 
-This is {merge}, made with fusion_eval {__version__}. Its accuracy is what the report beside the run says, and nothing
-is known of it otherwise.
+This is {merge}, made with fusion_eval {__version__}{how}. Its accuracy is what the report beside the run says, and
+nothing is known of it otherwise.
 
-| role | model |
-|---|---|
+| role | model | sha256 of its weights |
+|---|---|---|
 {rows}
-"""
+{_recipe_section(record)}"""
+
+
+def _hash(entry: Mapping[str, Any] | None) -> str:
+    return "not computed" if not entry or "fingerprint" not in entry else f"`{entry['fingerprint'][:16]}`"
+
+
+def _recipe_section(record: MergeRecord | None) -> str:
+    if record is None or record.recipe is None:
+        return ""
+    text = record.recipe.rstrip()
+    return f"\n`fusion_eval method=recipe method.path={RECIPE}` makes it again:\n\n```yaml\n{text}\n```\n"

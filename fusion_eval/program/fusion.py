@@ -12,6 +12,7 @@ from fusion_eval.errors import ConfigError, Fault, FusionEvalError
 from fusion_eval.merge.checkpoint import Checkpoint
 from fusion_eval.method.base_method import Method
 from fusion_eval.modelpool.base_pool import BaseModelPool
+from fusion_eval.modelpool.saving import MergeRecord
 from fusion_eval.program.base_program import BaseProgram
 from fusion_eval.program.merged import TaskModels
 from fusion_eval.report.values import ModelResult
@@ -94,12 +95,19 @@ class FusionProgram(BaseProgram):
             merged = self._saved(merged, self.save)
         return self.modelpool.build(merged)
 
+    def _record(self) -> MergeRecord:
+        """How the merge is made: it is written beside it."""
+        from fusion_eval.program.merge_recipe import own_recipe
+
+        recipe = self.method.recipe(self.seed) or own_recipe(self.settings, self.seed, self._inputs)
+        return MergeRecord(type(self.method).__name__, recipe, self._inputs)
+
     def _saved(self, merged: Checkpoint, folder: Path) -> Checkpoint:
         """The merge on disk: computed once, evaluated from what was written."""
         from fusion_eval.merge.files import open_checkpoint
 
         with self.timed("save"):
             if self.devices.is_zero:
-                self.modelpool.save(merged, folder)
+                self.modelpool.save(merged, folder, record=self._record())
             self.devices.barrier()
         return open_checkpoint(folder)
