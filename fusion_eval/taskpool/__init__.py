@@ -8,6 +8,7 @@ from typing import Any
 _WHERE = {
     "BaseTaskPool": "base_pool",
     "CLIPVisionModelTaskPool": "clip_vision",
+    "CodeTaskPool": "code",
     "DummyTaskPool": "dummy",
     "LanguageModelTaskPool": "language",
     "ImageClassificationTaskPool": "image_classification",

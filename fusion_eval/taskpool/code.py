@@ -1,0 +1,238 @@
+"""Code-generation tasks: the model writes programs, the sandbox runs them, pass@k comes out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from fusion_eval.errors import ConfigError, Fault, FusionEvalError, SandboxError
+from fusion_eval.evaluation.devices import Devices
+from fusion_eval.harness.code.execution import ExecutionTask
+from fusion_eval.harness.code.generate import Options, candidates, requests
+from fusion_eval.harness.code.registry import native_tasks, select, tasks_in
+from fusion_eval.harness.code.scoring import CodeResult, evaluate, require_references, unavailable
+from fusion_eval.harness.code.source import data_root as use_data
+from fusion_eval.harness.code.task import Task
+from fusion_eval.harness.index import cache_folder
+from fusion_eval.harness.scheduler import Ranks, Scheduler
+from fusion_eval.harness.store import AnswerStore
+from fusion_eval.log import get_rankzero_logger
+from fusion_eval.mixins import LightningFabricMixin
+from fusion_eval.report.values import ModelResult, TaskResult
+from fusion_eval.sandbox import Sandbox
+from fusion_eval.taskpool.base_pool import BaseTaskPool
+from fusion_eval.taskpool.classification import model_info
+from fusion_eval.taskpool.code_files import load_rows, save_rows
+from fusion_eval.taskpool.code_report import task_result
+from fusion_eval.taskpool.language_model import EngineMaker
+
+log = get_rankzero_logger(__name__)
+_DEV_DOCUMENTS = 4
+
+
+class CodeTaskPool(LightningFabricMixin, BaseTaskPool):
+    """Tasks whose answers are programs.
+
+    Args:
+        tasks: names or patterns of tasks, such as `humaneval` or `multiple-*`.
+        task_folder: a file or folder with task classes of your own; its Python runs outside the sandbox.
+        data_root: folder with local data files; null for the hub.
+        allow_code_execution: must be true for tasks that run programs.
+        generation: `n_samples`, `temperature`, `top_p`, `top_k`, `max_new_tokens`, `max_length_generation`, `limit`,
+            `limit_start`, `prefix`, `instruction_tokens`, `postprocess`.
+        prompt: prompt template of HumanEvalPack tasks.
+        apply_chat_template: put prompts into the tokenizer's chat template.
+        generation_only: write generations, score nothing.
+        load_generations: file or folder with generations to score instead of asking a model.
+        check_references: run every task's own solutions first, and refuse a task whose references fail.
+        sandbox: `workers`, `bubblewrap`, `cache`, `preload`, `unsafe`.
+        batch_size: prompts generated together, or "auto".
+        tokenizer: folder or name; null for the model's own.
+        model_options: max_length, add_bos_token, think_end_token, chat_template_args.
+        answers: folder where completions are kept, so that runs resume and grow; "cache", or null to keep none.
+    """
+
+    def __init__(
+        self,
+        tasks: str | Sequence[str],
+        *,
+        task_folder: str | None = None,
+        data_root: str | None = None,
+        allow_code_execution: bool = False,
+        generation: Mapping[str, Any] | None = None,
+        prompt: str | None = None,
+        apply_chat_template: bool = False,
+        generation_only: bool = False,
+        load_generations: str | None = None,
+        check_references: bool = False,
+        sandbox: Mapping[str, Any] | None = None,
+        batch_size: int | str = "auto",
+        tokenizer: Any = None,
+        model_options: Mapping[str, Any] | None = None,
+        answers: str | None = "cache",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._patterns = [tasks] if isinstance(tasks, str) else [str(task) for task in tasks]
+        self._folder, self._root, self._prompt = task_folder, data_root, prompt
+        self._allowed, self._chat = allow_code_execution is True, bool(apply_chat_template)
+        self._only_generate, self._load, self._check = generation_only, load_generations, check_references
+        self._generation, self._sandbox = dict(generation or {}), dict(sandbox or {})
+        self._maker = EngineMaker(tokenizer, batch_size, None, dict(model_options or {}))
+        self._answers = answers
+        self._tasks: dict[str, Task] | None = None
+
+    @property
+    def devices(self) -> Devices:
+        """Where generation runs: Fabric's device and ranks, or this process's CPU."""
+        if self._fabric is None and self._program is not None:
+            return self._program.devices  # type: ignore[no-any-return]
+        return Devices.of(self._fabric) if self._fabric is not None else Devices()
+
+    @property
+    def options(self) -> Options:
+        """The generation settings; raises ConfigError for values or names that make no sense."""
+        given = {"seed": int(getattr(self._program, "seed", 0) or 0), **self._generation}
+        unknown = sorted(set(given) - set(Options.__slots__))
+        if unknown:
+            raise ConfigError(Fault("taskpool.generation", ", ".join(unknown), f"of {', '.join(Options.__slots__)}"))
+        tokens = given.get("instruction_tokens")
+        return Options(**{**given, "instruction_tokens": None if tokens is None else tuple(tokens)})
+
+    @property
+    def tasks(self) -> dict[str, Task]:
+        """The tasks that were asked for, by name; raises ConfigError for names that mean none."""
+        if self._tasks is None:
+            known = {**native_tasks(), **(tasks_in(self._folder) if self._folder else {})}
+            made: dict[str, Task] = {}
+            for name in select(self._patterns, known):
+                packed = self._prompt is not None and name.startswith(
+                    ("humanevalsynth", "humanevalfix", "humanevalexpl")
+                )
+                made[name] = known[name](prompt=self._prompt) if packed else known[name]()
+            self._tasks = made
+        return self._tasks
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """The tasks that were asked for."""
+        return tuple(self.tasks)
+
+    def restrict(self, limit: int | None, fast_dev_run: bool) -> None:
+        """Evaluate only the first problems of each task."""
+        sizes = [self._generation.get("limit"), limit, _DEV_DOCUMENTS if fast_dev_run else None]
+        known = [int(size) for size in sizes if size is not None]
+        if known:
+            self._generation["limit"] = min(known)
+
+    def faults(self) -> list[Fault]:
+        """What is wrong, found before a model is loaded: names, settings, permission."""
+        faults: list[Fault] = []
+        for look in (lambda: self.options, lambda: self.tasks, self._require_permission):
+            try:
+                look()
+            except FusionEvalError as error:
+                faults += error.faults
+        return faults
+
+    def _require_permission(self) -> None:
+        if self._only_generate or not any(task.requires_execution for task in self.tasks.values()):
+            return
+        Sandbox(allow_code_execution=self._allowed, **self._sandbox)
+
+    def setup(self) -> None:
+        """Open every task's documents."""
+        with use_data(self._root):
+            for task in self.tasks.values():
+                task.get_dataset()
+
+    def results(
+        self,
+        model: nn.Module | Mapping[str, nn.Module],
+        name: str = "model",
+        role: str = "merged",
+        tasks: Sequence[str] | None = None,
+    ) -> ModelResult:
+        """The typed results; programs run on rank zero, and every rank gets the same.
+
+        Args:
+            model: one model, or one per task.
+            name: the model's name in the report.
+            role: "base", "expert" or "merged".
+            tasks: which tasks to evaluate.
+        """
+        start = time.perf_counter()
+        chosen = [task for task in self.task_names if tasks is None or task in tasks]
+        models = {task: model[task] if isinstance(model, Mapping) else model for task in chosen}
+        with use_data(self._root):
+            rows = {task: self._rows(task, models[task], name) for task in chosen}
+            found = self._on_rank_zero(rows)
+        info = model_info(next(iter(models.values()))) if models else {}
+        return ModelResult(name, role, tuple(found), info, time.perf_counter() - start)
+
+    def evaluate(self, model: nn.Module | Mapping[str, nn.Module], *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """`model_info`, metrics per task, and their `average`."""
+        report = self.results(model, *args, **kwargs).as_dict()
+        log.info("Evaluation result: %s", report)
+        return report
+
+    def _rows(self, task: str, model: nn.Module, name: str) -> list[list[str]]:
+        """The candidates of each problem of a task: from a file, or from the model."""
+        options = self.options
+        if self._load is not None:
+            return load_rows(Path(self._load), task, self.tasks[task], options)
+        devices = self.devices
+        engine: Any = self._maker.engine(devices.place(model), name, getattr(self._program, "modelpool", None))
+        template = engine.apply_chat_template if self._chat else None
+        asked = requests(task, self.tasks[task], options, tokenizer=engine.tokenizer, template=template)
+        ranks = Ranks(devices.rank, devices.world, lambda item: devices.broadcast(devices.gather(item)))
+        Scheduler(engine, self._store(engine.fingerprint, devices.rank), ranks).answer(asked, options.seed)
+        samples = candidates(task, self.tasks[task], asked, options, options.digest(engine.fingerprint))
+        output = getattr(self._program, "output", None)
+        if output is not None and devices.is_zero:
+            save_rows(Path(output) / "generations" / name, task, samples)
+        width = options.n_samples
+        return [[s.candidate for s in samples[i : i + width]] for i in range(0, len(samples), width)]
+
+    def _store(self, fingerprint: str, rank: int) -> AnswerStore | None:
+        if self._answers is None:
+            return None
+        folder = cache_folder() / "code_answers" if self._answers == "cache" else Path(self._answers)
+        return AnswerStore(folder, fingerprint, rank)
+
+    def _on_rank_zero(self, rows: Mapping[str, list[list[str]]]) -> list[TaskResult]:
+        """Scores there; every rank gets the results, or raises the same error."""
+        found: list[TaskResult] | FusionEvalError = []
+        if self.devices.is_zero:
+            try:
+                found = self._scored(rows)
+            except FusionEvalError as error:
+                found = error
+        found = self.devices.broadcast(found)
+        if isinstance(found, FusionEvalError):
+            raise found
+        return found
+
+    def _scored(self, rows: Mapping[str, list[list[str]]]) -> list[TaskResult]:
+        if self._only_generate:
+            return [TaskResult(task, {}, len(row), notes=("generated, not scored",)) for task, row in rows.items()]
+        with ExitStack() as stack:
+            box = None
+            if any(self.tasks[task].requires_execution for task in rows):
+                box = stack.enter_context(Sandbox(allow_code_execution=self._allowed, **self._sandbox))
+            return [task_result(task, self._score(task, row, box), self.options) for task, row in rows.items()]
+
+    def _score(self, name: str, rows: list[list[str]], box: Sandbox | None) -> CodeResult:
+        task, options = self.tasks[name], self.options
+        if self._check and isinstance(task, ExecutionTask) and not unavailable(task):
+            if box is None:
+                raise SandboxError(
+                    Fault("check_references", f"task '{name}' runs nothing", "a task that runs programs")
+                )
+            require_references(task, box, options.limit, options.limit_start)
+        return evaluate(task, rows, box if task.requires_execution else None, options.limit, options.limit_start)
