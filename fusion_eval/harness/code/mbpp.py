@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
@@ -100,8 +101,16 @@ def entry_points(code: str, tests: str) -> tuple[str, ...]:
     """The top-level functions and classes of a solution that its tests call by name."""
     defined = [
         node.name
-        for node in ast.parse(code).body
+        for node in _parsed(code).body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
     ]
-    called = {node.id for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Name)}
+    called = {node.id for node in ast.walk(_parsed(tests)) if isinstance(node, ast.Name)}
     return tuple(dict.fromkeys(name for name in defined if name in called))
+
+
+def _parsed(code: str) -> ast.Module:
+    """The syntax tree; published solutions hold escapes such as "\\w", which Python warns of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return ast.parse(code)
