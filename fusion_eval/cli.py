@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from fusion_eval import __version__, compose, config_path, usage
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError, OutputError
 from fusion_eval.log import get_rankzero_logger, rank
+from fusion_eval.report.files import write_text
 
 STATUS = "status.json"
 """The file in a job's folder that says how it ended: `status` is running, completed or failed."""
@@ -88,9 +90,15 @@ def _start(argv: list[str]) -> None:
     try:
         hydra.main(version_base="1.3", config_path=folder, config_name=config_path.ROOT)(run)()
     except OSError as error:
-        if error.filename is None or isinstance(error, compose.FOREIGN):
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # told without a file's name
+        if (error.filename is None and not is_full) or isinstance(error, compose.FOREIGN):
             raise
-        fault = Fault(str(error.filename), str(error.strerror), "a folder that can be written", "Set output=<folder>.")
+        fault = Fault(
+            str(error.filename or "the run's folder"),
+            str(error.strerror),
+            "a folder that can be written",
+            "Set output=<folder>.",
+        )
         raise OutputError(fault) from error
     if _failures:
         raise _failures[0]
@@ -104,7 +112,7 @@ def run(cfg: DictConfig) -> float | None:
     """
     settings = HydraConfig.get()
     folder = Path(settings.runtime.output_dir)
-    overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)  # type: ignore[arg-type]
+    overrides: Any = OmegaConf.to_container(settings.overrides.task, resolve=False)
     _write_status(folder, {"status": "running", "overrides": overrides})
     try:
         objective = _check_and_launch(cfg, str(folder), overrides)
@@ -112,13 +120,16 @@ def run(cfg: DictConfig) -> float | None:
         error = _quit(ended) if isinstance(ended, SystemExit) else ended
         told = _told(error)
         message = told or f"{type(error).__name__}: {error}"
-        _write_status(folder, {"status": "failed", "overrides": overrides, "error": message})
+        try:
+            _write_status(folder, {"status": "failed", "overrides": overrides, "error": message})
+        except OutputError as unwritten:  # a full disk: what the run failed with matters more
+            log.error("fusion_eval: %s", unwritten)
         if settings.mode != RunMode.MULTIRUN:
             _failures.append(error)
             return None
         log.error("fusion_eval: job %s failed: %s", settings.job.num, message, exc_info=error if told is None else None)
         if not settings.sweeper._target_.endswith("BasicSweeper"):
-            raise
+            raise error from error.__cause__
         return None
     _write_status(folder, {"status": "completed", "overrides": overrides, "objective": objective})
     return objective
@@ -177,9 +188,7 @@ def _told(error: Exception) -> str | None:
 
 def _write_status(folder: Path, status: dict[str, Any]) -> None:
     if rank() == 0:
-        temporary = folder / f".{STATUS}.{os.getpid()}"
-        temporary.write_text(json.dumps(status, indent=2) + "\n", encoding="utf-8")
-        os.replace(temporary, folder / STATUS)
+        write_text(folder / STATUS, json.dumps(status, indent=2) + "\n")
 
 
 def _unfinished_jobs() -> str:

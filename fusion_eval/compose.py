@@ -152,7 +152,9 @@ def unreadable(error: Exception) -> FusionEvalError | None:
         return ConfigError(Fault("a defaults list", "files that include one another", do="Break the circle."))
     if isinstance(error, UnicodeDecodeError) and any(str(name).startswith("hydra._internal") for name in modules):
         files = [file for _, folder in user_folders() for file in sorted(folder.rglob("*.yaml")) if not _is_text(file)]
-        return ConfigError(Fault(listed(files) or "a YAML file", "not UTF-8", "valid YAML in UTF-8"))
+        return ConfigError(
+            Fault(listed([str(file) for file in files]) or "a YAML file", "not UTF-8", "valid YAML in UTF-8")
+        )
     return None
 
 

@@ -15,7 +15,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from fusion_eval import cli, config_path
-from fusion_eval.errors import DataError, Fault
+from fusion_eval.errors import DataError, Fault, OutputError
 
 GROUPS = {
     "program/fusion": "_target_: builtins.dict\nkind: fusion",
@@ -192,6 +192,19 @@ def test_a_file_that_is_no_text_is_named(fusion_eval: Callable[..., str], tmp_pa
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(b"\xff\xfe\x00")
     assert fusion_eval("method=binary") == f"fusion_eval: {file}: not UTF-8; expected valid YAML in UTF-8."
+
+
+def test_a_disk_that_is_full_is_one_error(
+    fusion_eval: Callable[..., str], launched: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        if '"running"' not in text:
+            raise OutputError(Fault(str(path), "cannot be written (No space left on device)"))
+
+    monkeypatch.setattr(cli, "write_text", full)
+    assert "status.json: cannot be written (No space left on device)." in fusion_eval()
+    launched.fails_on = lambda config: DataError(Fault("task 'dtd'", "no items"))
+    assert fusion_eval() == "fusion_eval: task 'dtd': no items."
 
 
 def test_code_that_exits_is_a_failure(fusion_eval: Callable[..., str], launched: Launched) -> None:
