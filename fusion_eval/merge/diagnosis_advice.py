@@ -171,7 +171,8 @@ def _trimming(found: Diagnosis) -> Iterator[Finding]:
     elif conflict >= CONFLICT:
         text = (
             f"TIES: {held} (normally distributed ones {GAUSSIAN_TOP:.0%}), so trimming costs {1 - top:.0%}; signs "
-            f"conflict in {conflict:.0%} of entries (50 % by chance), and a plain sum cancels {cancelled:.0%} of all change."
+            f"conflict in {conflict:.0%} of entries (50 % by chance), and a plain sum cancels {cancelled:.0%} of all "
+            "change."
         )
         yield Finding("for", text, numbers, "method=ties method.density=0.2 method.scaling=1.0")
 

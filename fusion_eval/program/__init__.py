@@ -9,6 +9,7 @@ _WHERE = {
     "BaseProgram": "base_program",
     "EvaluateProgram": "evaluate",
     "FusionProgram": "fusion",
+    "InspectProgram": "inspect",
 }
 
 __all__ = sorted(_WHERE)

@@ -21,7 +21,6 @@ from fusion_eval.method.base_method import Method
 from fusion_eval.modelpool.base_pool import BaseModelPool
 from fusion_eval.program.base_program import BaseProgram
 from fusion_eval.report.report import Report
-from fusion_eval.report.terminal import show
 from fusion_eval.taskpool.base_pool import BaseTaskPool
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def launch(config: Mapping[str, Any], output_dir: str, overrides: Sequence[str] 
     report = run_plan(plan)
     if report is None:
         return None
-    show(report, Path(output_dir))
+    report.show(Path(output_dir))
     objective = config.get("objective")
     return report.objective(objective) if objective and report.status == "complete" else None
 
@@ -177,7 +176,8 @@ def build_program(plan: RunPlan) -> BaseProgram:
     """
     config = plan.config
     kinds = {"method": Method, "modelpool": BaseModelPool, "taskpool": BaseTaskPool}
-    components = {key: build(config[key], _key_=key) for key in kinds if config.get(key) is not None}
+    taken = _keywords(config["program"])  # what a program has no use for is not built
+    components = {key: build(config[key], _key_=key) for key in kinds if key in taken and config.get(key) is not None}
     if faults := [
         Fault(key, f"a {type(part).__name__}", f"a {kinds[key].__name__}", f"Derive from {_path(kinds[key])}.")
         for key, part in components.items()
@@ -200,12 +200,17 @@ def _path(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def accepted(node: Mapping[str, Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the offered components and settings that the program takes; settings it cannot use must be unset."""
+def _keywords(node: Mapping[str, Any]) -> set[str]:
+    """What the program of a node takes."""
     from fusion_eval.build import locate
     from fusion_eval.mixins import accepted_keywords
 
-    known = accepted_keywords(locate(node["_target_"]))
+    return accepted_keywords(locate(node["_target_"]))
+
+
+def accepted(node: Mapping[str, Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the offered components and settings that the program takes; settings it cannot use must be unset."""
+    known = _keywords(node)
     faults = [
         Fault(key, f"set to {value!r}", "unset", f"{node['_target_']} has no use for it.")
         for key, value in offered.items()

@@ -105,6 +105,12 @@ class Report:
             "receipt": dict(self.receipt),
         }
 
+    def show(self, folder: Path | None = None) -> None:
+        """Print the main table, the notes and where the report lies."""
+        from fusion_eval.report.terminal import show
+
+        show(self, folder)
+
     def write(self, folder: Path) -> None:
         """Write `report.json` and `report.md`, each at once.
 
