@@ -130,10 +130,10 @@ class Scheduler:
         for done, number in enumerate(mine, 1):
             work = works[number]
             asked = [pieces[position] for position in work.positions]
-            answers: Sequence[Any] | None = self.store.get(asked) if self.store else None
+            answers: Sequence[Any] | None = self.store.get(asked) if self.store is not None else None
             if answers is None:
                 answers = run(work)
-                if self.store:
+                if self.store is not None:
                     self.store.put(asked, answers)
             own.update(zip(work.positions, answers, strict=True))
             if self.progress:

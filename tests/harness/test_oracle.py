@@ -136,9 +136,7 @@ def test_real_models_give_the_peers_log_likelihoods(shared_dir: Path, tmp_path: 
     for name, (tasks, settings, chat) in RUNS.items():
         model = load_model(str(root / "models" / name.split("__")[0]))
         model.encoder.compat = True
-        suite = make_suite(
-            tasks, include_path=[root / "tasks"], data=data, options=RunOptions(compat=True, **settings)
-        )
+        suite = make_suite(tasks, include_path=[root / "tasks"], data=data, options=RunOptions(compat=True, **settings))
         outcome = evaluate(suite, model, chat=chat, iterations=0)
         for task, found in outcome.tasks.items():
             if task != "fx_maj":  # sampled with another generator
@@ -152,7 +150,9 @@ def _compare_responses(rows: Any, expected: Any, name: str, task: str) -> None:
             for one, other in zip(mine, theirs, strict=True):
                 if isinstance(other, str):
                     assert one == other
-                elif isinstance(other, list) and not (name == "gpt2__custom" and task == "fx_edge" and row.doc_id == 11):
+                elif isinstance(other, list) and not (
+                    name == "gpt2__custom" and task == "fx_edge" and row.doc_id == 11
+                ):
                     assert one[0] == pytest.approx(other[0], abs=1e-4)
                     assert one[1] == other[1]
                 elif isinstance(other, float):

@@ -61,8 +61,11 @@ def _growing_layer() -> Any:
     """The class of such a layer, made on first use since it derives from a class of transformers."""
     from transformers.cache_utils import DynamicLayer
 
-    class GrowingLayer(DynamicLayer):  # type: ignore[misc, no-any-unimported]
+    class GrowingLayer(DynamicLayer):  # type: ignore[misc, no-untyped-call]
         """Keys and values at the front of larger buffers."""
+
+        length: int
+        room: list[Any]
 
         @classmethod
         def holding(cls, keys: Any, values: Any) -> Any:
@@ -73,11 +76,11 @@ def _growing_layer() -> Any:
             layer.update(keys, values)
             return layer
 
-        def update(self, keys: Any, values: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-            end = self.length + keys.shape[2]
+        def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+            end = self.length + key_states.shape[2]
             if end > self.room[0].shape[2]:
                 self.room = [self._larger(buffer, end) for buffer in self.room]
-            for buffer, new in zip(self.room, (keys, values), strict=True):
+            for buffer, new in zip(self.room, (key_states, value_states), strict=True):
                 buffer[:, :, self.length : end] = new
             self.length = end
             self.keys, self.values = (buffer[:, :, :end] for buffer in self.room)
