@@ -41,8 +41,10 @@ def test_text_filters_and_map() -> None:
 
 
 def test_a_function_of_all_responses() -> None:
-    assert run([["a"], ["b"]], ("custom", {"filter_fn": lambda r, d: [[x[0] + str(y)] for x, y in zip(r, d, strict=True)]}),
-               docs=[1, 2]) == [["a1"], ["b2"]]  # fmt: skip
+    def joined(resps: Sequence[Any], docs: Sequence[Any]) -> list[Any]:
+        return [[own[0] + str(doc)] for own, doc in zip(resps, docs, strict=True)]
+
+    assert run([["a"], ["b"]], ("custom", {"filter_fn": joined}), docs=[1, 2]) == [["a1"], ["b2"]]
 
 
 def test_a_class_of_the_users_and_a_registered_one() -> None:

@@ -78,8 +78,10 @@ def test_a_damaged_cache_is_rebuilt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "task: plain\n", 'task: "quoted"\n', "task: 'single'  # note\n", "task: a  # b\n", "group: g\ntask:\n  - a\n  - b\n",
-        "task: t\ntag: [a, b]\n", "task: t\ntag:\n  - a\n  - 'b c'\n", "task: 123\n", "task: yes\n", "task: t\ntag: null\n",
+        "task: plain\n", 'task: "quoted"\n', "task: 'single'  # note\n", "task: a  # b\n",
+        "group: g\ntask:\n  - a\n  - b\n",
+        "task: t\ntag: [a, b]\n", "task: t\ntag:\n  - a\n  - 'b c'\n", "task: 123\n", "task: yes\n",
+        "task: t\ntag: null\n",
         "task: &x t\n", "description: |\n  task: inner\ntask: outer\n", '"task": odd\n', "task:\n  - a\ngroup: g\n",
         "task: t\ninclude: ../x/_default_yaml\n", "task: t\ninclude:\n  - a.yaml\n  - b\n", "task: a b\n",
     ],

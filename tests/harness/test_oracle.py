@@ -1,4 +1,4 @@
-"""Prompts, token ids, filtered answers, metric values, results and groups equal lm_eval 0.4.13 on its recorded answers."""
+"""Prompts, token ids, filtered answers, values, results and groups equal lm_eval 0.4.13 on its recorded answers."""
 
 from __future__ import annotations
 

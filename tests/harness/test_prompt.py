@@ -18,8 +18,10 @@ def test_joining_never_loses_text_and_adds_at_most_the_delimiter(left: str, righ
 @pytest.mark.parametrize(
     ("question", "answer", "prefix", "text"),
     [
-        ("Q:", "yes", None, "Q: yes|"), ("Q:", "", None, "Q:"), ("Q:", None, None, "Q:"), ("Q:", "a", "The", "Q: The a|"),
-        ("Q: ", "a", "The", "Q: The a|"), ("", "a", "The", "The a|"), ("Q:", "", "The", "Q: The"), ("Q:", 1, None, "Q: y|"),
+        ("Q:", "yes", None, "Q: yes|"), ("Q:", "", None, "Q:"), ("Q:", None, None, "Q:"),
+        ("Q:", "a", "The", "Q: The a|"),
+        ("Q: ", "a", "The", "Q: The a|"), ("", "a", "The", "The a|"), ("Q:", "", "The", "Q: The"),
+        ("Q:", 1, None, "Q: y|"),
         ("Q:", ["p", "q"], None, "Q: p|"), ("Q:", [1, 0], None, "Q: y|"),
     ],
 )  # fmt: skip
