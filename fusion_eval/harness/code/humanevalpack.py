@@ -10,6 +10,7 @@ from typing import Any
 from fusion_eval.errors import ConfigError, Fault, did_you_mean
 from fusion_eval.harness.code import text
 from fusion_eval.harness.code.execution import ExecutionTask, document_of
+from fusion_eval.harness.code.go import go_source
 from fusion_eval.harness.code.humaneval import STOP_WORDS
 from fusion_eval.harness.code.source import Source
 from fusion_eval.sandbox import Limits, Program
@@ -31,16 +32,6 @@ _CPP = "\n".join(f"#include<{name}>" for name in _CPP_HEADERS)
 _JAVA = (
     "import java.util.*;\nimport java.lang.*;\nimport java.util.stream.*;\nimport java.security.*;\nimport java.math.*;"
 )
-_GO_ASSERT = """
-type assertions struct{ t *testing.T }
-type assertMaker struct{}
-var assert = assertMaker{}
-func (assertMaker) New(t *testing.T) assertions { return assertions{t} }
-func (a assertions) Equal(want, got interface{}, _ ...interface{}) bool {
-	if !reflect.DeepEqual(want, got) { a.t.Fatalf("want %v, got %v", want, got) }
-	return true
-}
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +149,8 @@ class HumanEvalPack(ExecutionTask):
 
     def obstacle(self, doc: Mapping[str, Any]) -> str:
         """Problems whose reference needs a package from the network."""
-        used = re.search(self.rules.packages, doc["canonical_solution"]) if self.rules.packages else None
+        text = f"{doc['canonical_solution']}\n{doc['test']}"
+        used = re.search(self.rules.packages, text) if self.rules.packages else None
         return f"its reference needs a package ({used.group(0)})" if used else ""
 
     def postprocess_generation(self, generation: str, idx: int) -> str:
@@ -186,16 +178,8 @@ class HumanEvalPack(ExecutionTask):
 
     def _source(self, candidate: str, doc: Mapping[str, Any]) -> str:
         if self.rules.language == "rs-test":
-            unused = r"(?m)^use (?:rand::Rng|regex::Regex|md5);\n"
-            return (
-                re.sub(unused, "", candidate)
-                if "fn main" in candidate
-                else "fn main(){}\n" + re.sub(unused, "", candidate)
-            )
+            main = "" if "fn main" in candidate else "fn main(){}\n"
+            return main + re.sub(r"(?m)^use (?:rand::Rng|regex::Regex|md5);\n", "", candidate)
         if self.rules.language == "go":
-            imports = re.findall(r'"[\w/]+"', candidate.partition("func ")[0])
-            body = re.sub(r"import\s*\((?:.|\n)*?\)|import\s+\"[^\"]+\"|package \w+", "", candidate)
-            used = [name for name in dict.fromkeys(imports) if f"{name.strip(chr(34)).rpartition('/')[2]}." in body]
-            lines = "\n".join(dict.fromkeys([*used, '"testing"', '"reflect"']))
-            return f"package main\n\nimport (\n{lines}\n)\n{_GO_ASSERT}\n{body}"
+            return go_source(candidate, doc)
         return f"{self.rules.preamble}\n{candidate}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import warnings
 import functools
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

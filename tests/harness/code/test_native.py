@@ -38,7 +38,7 @@ def test_a_reference_that_fails_is_named(code_data: Path, box: Sandbox, monkeypa
         require_references(task, box)
 
 
-@pytest.mark.parametrize("language", ["python", "js", "cpp", "java", "rust"])
+@pytest.mark.parametrize("language", ["python", "js", "cpp", "java", "rust", "go"])
 def test_bugs_are_found(language: str, code_data: Path, box: Sandbox) -> None:
     task = HumanEvalPack(language, "fixtests")
     found = evaluate(task, [[task.solution(doc), task.buggy(doc)] for doc in task.documents], box)
