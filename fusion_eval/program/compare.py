@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Unpack
 
 import torch
@@ -31,6 +32,7 @@ from fusion_eval.program.compare_plan import (
 )
 from fusion_eval.program.compare_result import Run, compared
 from fusion_eval.program.item_forms import Form, Subject, item_form
+from fusion_eval.program.row_cache import RowCache, data_key, model_key, task_key
 from fusion_eval.program.weighted_forms import weighted_form
 from fusion_eval.stats.result import ComparisonResult
 from fusion_eval.stats.settings import SettingsArguments, settings_of
@@ -56,6 +58,7 @@ def compare(
     fields: BatchFields | None = None,
     seeds: Sequence[int] | None = None,
     progress: bool = False,
+    cache: str | Path | None = None,
     receipt: Mapping[str, Any] | None = None,
     **settings: Unpack[SettingsArguments],
 ) -> ComparisonResult:
@@ -80,6 +83,7 @@ def compare(
         fields: what the parts of a batch are, see `task.inputs`.
         seeds: the runs' names, by default 0, 1, ...
         progress: show progress bars.
+        cache: a folder of rows of earlier evaluations, by weights, data and task; what is there is not evaluated again.
         receipt: what to keep with the result besides versions, data, models and metrics.
         **settings: test, unit, alpha, correction, family, reference, rope, power, interval, resamples, seed; see
             `stats.Settings`.
@@ -92,7 +96,7 @@ def compare(
     """
     given = MetricArguments(task, num_classes, predict_fn, metrics, prob_metrics, ignore_index, fields)
     plan = _plan(methods, data, given, device, seeds, settings)
-    runs = _evaluated(plan, progress)
+    runs = _evaluated(plan, progress, None if cache is None else _cache(plan, Path(cache)))
     return compared(runs, plan.measurement, clusters, _receipt(plan, receipt), settings, plan.seeds)
 
 
@@ -161,15 +165,21 @@ def _check_targets(chosen: Measurement, target: Any) -> None:
         )
 
 
-def _evaluated(plan: Plan, progress: bool) -> dict[str, list[Run]]:
+def _cache(plan: Plan, folder: Path) -> RowCache:
+    chosen = plan.measurement
+    return RowCache(folder, data_key(plan.loader), task_key(TaskStep(chosen.name, chosen.task, chosen.make())))
+
+
+def _evaluated(plan: Plan, progress: bool, cache: RowCache | None) -> dict[str, list[Run]]:
     found: dict[str, list[Run]] = {}
     first: tuple[int, Any] | None = None
     for name, models in plan.runs.items():
         found[name] = []
-        for i, model in enumerate(loaded(models, f"methods, '{name}'")):
+        for i in range(len(models)):
             who = f"method '{name}'" + (f", run {i}" if len(models) > 1 else "")
             try:
-                rows, measured = _evaluate(model, plan, progress, probe=first is None)
+                rows = _rows(models[i], plan, progress, cache, probe=first is None)
+                measured = measure(rows, plan.measurement.task, plan.measurement.make(), plan.measurement.where)
                 first = first or (len(rows), rebuilt(rows.columns, "target"))
                 _check_same_items(first[0], first[1], rows)
             except FusionEvalError as error:
@@ -178,10 +188,21 @@ def _evaluated(plan: Plan, progress: bool) -> dict[str, list[Run]]:
     return found
 
 
-def _evaluate(model: nn.Module, plan: Plan, progress: bool, probe: bool) -> tuple[Rows, Measured]:
+def _rows(model: Model, plan: Plan, progress: bool, cache: RowCache | None, probe: bool) -> Rows:
+    """A model's rows: those kept of an earlier evaluation, or new ones."""
+    key = "" if cache is None else model_key(model)
+    kept = cache.read(key) if cache is not None and key else None
+    if kept is not None:
+        return kept
+    rows = _evaluate(loaded(model), plan, progress, probe)
+    if cache is not None and key:
+        cache.write(key, rows)
+    return rows
+
+
+def _evaluate(model: nn.Module, plan: Plan, progress: bool, probe: bool) -> Rows:
     chosen = plan.measurement
-    battery = chosen.make()
-    step = TaskStep(chosen.name, chosen.task, battery)
+    step = TaskStep(chosen.name, chosen.task, chosen.make())
     home = next((p.device for p in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
     devices = Devices(plan.device or home)
     try:
@@ -193,7 +214,7 @@ def _evaluate(model: nn.Module, plan: Plan, progress: bool, probe: bool) -> tupl
         if devices.device != home:
             model.to(home)
     assert rows is not None
-    return rows, measure(rows, chosen.task, battery, chosen.where)
+    return rows
 
 
 def _probe(model: nn.Module, plan: Plan, step: TaskStep, devices: Devices) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -87,18 +87,16 @@ def _models(name: str, given: Any, faults: list[Fault]) -> list[Model]:
     return models  # type: ignore[return-value]
 
 
-def loaded(models: Sequence[Model], where: str) -> Iterator[nn.Module]:
-    """The models one after the other, each loaded when it is asked for.
+def loaded(model: Model) -> nn.Module:
+    """The model, loaded where it is a function that loads one.
 
     Raises:
-        ConfigError: a function gave something that is no module.
+        ConfigError: the function gave something that is no module.
     """
-    for i in range(len(models)):
-        model = models[i]
-        module = model if isinstance(model, nn.Module) else model()
-        if not isinstance(module, nn.Module):
-            raise ConfigError(Fault(f"{where}, run {i}", f"it loads a {type(module).__name__}", "a torch module"))
-        yield module
+    module = model if isinstance(model, nn.Module) else model()
+    if not isinstance(module, nn.Module):
+        raise ConfigError(Fault("the model", f"its function gives a {type(module).__name__}", "a torch module"))
+    return module
 
 
 @dataclass(frozen=True, slots=True)

@@ -455,7 +455,7 @@ RUN_TIME = {
         EvaluationError,
         r"add 'auroc' to prob_metrics",
     ),
-    "a loader of something else": ({"methods": {"a": lambda: 3}}, ConfigError, r"it loads a int"),
+    "a loader of something else": ({"methods": {"a": lambda: 3}}, ConfigError, r"its function gives a int"),
     "unknown reference": ({"reference": "zzz"}, StatisticsError, r"reference: 'zzz'"),
     "other classes": (
         {"num_classes": 3, "methods": {"a": Table(noise(0, (60, 5)))}},
