@@ -30,7 +30,8 @@ def main(folder: Path) -> None:
             for file in sorted((folder / "runs" / run / "samples").glob("*.jsonl")):
                 rows = [json.loads(line) for line in file.open(encoding="utf-8")]
                 text = "".join(
-                    json.dumps({k: v for k, v in row.items() if k not in DROPPED}, ensure_ascii=False) + "\n" for row in rows
+                    json.dumps({k: v for k, v in row.items() if k not in DROPPED}, ensure_ascii=False) + "\n"
+                    for row in rows
                 )
                 slim.write_text(text, encoding="utf-8")
                 tar.add(slim, f"runs/{run}/samples/{file.name}")
