@@ -151,6 +151,7 @@ class _Reader:
         if len(given) != 1:
             found = f"{' and '.join(given)} together" if given else "no models"
             self.source.fault(item, found, "exactly one of models, slices and modules")
+        if not given:
             return ()
         if given != ["modules"]:
             slices = self._slices(entries, method, contract)
@@ -171,7 +172,7 @@ class _Reader:
             inputs = self._inputs(entries["models"], method, contract, whole=True)
             return (Slice(inputs, where=self.source.where(entries["models"].line)),)
         found = []
-        for each in self.source.items(entries["slices"], "slices"):
+        for each in self.source.items(entries["slices"], "slices") if "slices" in entries else ():
             inner = self.source.keys(each, ("sources", "base_model", "parameters", "residual_weight"), "a slice")
             if "sources" not in inner:
                 self.source.fault(each, "a slice without 'sources'", "a list of models with layer_range")

@@ -74,8 +74,8 @@ def union(first: Tokenizer, others: Sequence[Tokenizer]) -> Tokenizer:
     """The first tokenizer with the tokens of the others that it lacks.
 
     New ids follow the first one's, in the order of the tokenizers and of their ids, so the result is the same on every
-    run. Texts that the first one knows are split as it does: its merges come first, the others' after them. Special
-    tokens stay special.
+    run. Texts are split by the first one's merges, and what these leave by the others'; ordinary tokens are not matched
+    as a whole, as added tokens would be. Special tokens stay special.
     """
     found = first
     for other in others:
