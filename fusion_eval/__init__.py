@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from fusion_eval.mixins import BaseYAMLSerializable, LightningFabricMixin, auto_register_config
     from fusion_eval.modelpool.base_pool import BaseModelPool
     from fusion_eval.program.api import compare, evaluate, merge
+    from fusion_eval.program.study import Study
     from fusion_eval.report.report import Report
     from fusion_eval.report.values import ModelResult, TaskResult, Value
+    from fusion_eval.task.classification import classification_battery
+    from fusion_eval.task.registry import get_task, list_tasks, register_task
     from fusion_eval.task.task import Task
     from fusion_eval.taskpool.base_pool import BaseTaskPool
 
@@ -28,16 +31,21 @@ _HOME = {
     "ModelResult": "fusion_eval.report.values",
     "Report": "fusion_eval.report.report",
     "RuleMethod": "fusion_eval.method.base_method",
+    "Study": "fusion_eval.program.study",
     "Task": "fusion_eval.task.task",
     "TaskResult": "fusion_eval.report.values",
     "Value": "fusion_eval.report.values",
     "auto_register_config": "fusion_eval.mixins",
     "check": "fusion_eval.build",
+    "classification_battery": "fusion_eval.task.classification",
     "compare": "fusion_eval.program.api",
     "evaluate": "fusion_eval.program.api",
     "get_rankzero_logger": "fusion_eval.log",
+    "get_task": "fusion_eval.task.registry",
     "instantiate": "fusion_eval.build",
+    "list_tasks": "fusion_eval.task.registry",
     "merge": "fusion_eval.program.api",
+    "register_task": "fusion_eval.task.registry",
 }
 """Where each public name lives; it is imported when it is asked for, so that the package itself loads no torch."""
 
@@ -50,16 +58,21 @@ __all__ = [
     "ModelResult",
     "Report",
     "RuleMethod",
+    "Study",
     "Task",
     "TaskResult",
     "Value",
     "auto_register_config",
     "check",
+    "classification_battery",
     "compare",
     "evaluate",
     "get_rankzero_logger",
+    "get_task",
     "instantiate",
+    "list_tasks",
     "merge",
+    "register_task",
 ]
 
 

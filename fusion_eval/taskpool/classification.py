@@ -18,6 +18,7 @@ from fusion_eval.evaluation.loop import evaluate_rows
 from fusion_eval.log import get_rankzero_logger
 from fusion_eval.mixins import LightningFabricMixin
 from fusion_eval.report.values import ModelResult, TaskResult
+from fusion_eval.task.battery import OfferedBattery
 from fusion_eval.task.classification import ArgmaxPredict
 from fusion_eval.task.registry import get_task
 from fusion_eval.task.task import Task
@@ -74,21 +75,27 @@ class Measures:
         wanted = [name for name in self.names() if name not in ITEM_METRICS]
         if not wanted:
             return {}
-        offered = get_task(self.task).battery(num_classes)
-        unknown = [name for name in wanted if name not in offered]
+        battery = get_task(self.task).battery
+        if isinstance(battery, OfferedBattery):
+            offered, known = {}, {*ITEM_METRICS, *battery.names}
+        else:
+            offered = battery(num_classes)
+            known = {*ITEM_METRICS, *offered}
+        unknown = [name for name in wanted if name not in known]
         if unknown:
-            known = sorted({*ITEM_METRICS, *offered})
             raise ConfigError(
                 *(
                     Fault(
                         "taskpool.metrics",
                         f"no metric '{name}'",
-                        f"some of {', '.join(known)}",
+                        f"some of {', '.join(sorted(known))}",
                         did_you_mean(name, known),
                     )
                     for name in unknown
                 )
             )
+        if isinstance(battery, OfferedBattery):
+            return battery.pick(wanted, num_classes)
         return {name: offered[name] for name in wanted}
 
 
