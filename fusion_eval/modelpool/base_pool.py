@@ -43,6 +43,11 @@ class BaseModelPool(BaseYAMLSerializable):
         """A model of the pool's architecture, in evaluation mode, whose weights do not matter."""
 
     @property
+    def runnable(self) -> bool:
+        """Whether models can be built of weights, which merging and saving does not need."""
+        return True
+
+    @property
     def names(self) -> tuple[str, ...]:
         """All models, the base first."""
         base = () if self.base_name is None else (self.base_name,)

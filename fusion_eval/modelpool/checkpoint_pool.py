@@ -31,6 +31,11 @@ class ArchitecturePool(SourcePool):
         super().__init__(base, experts, **kwargs)
         self._skeleton = skeleton
 
+    @property
+    def runnable(self) -> bool:
+        """Whether the pool was given an architecture."""
+        return self._skeleton is not None
+
     def skeleton(self) -> nn.Module:
         """The architecture, without weights, and without the head that is each expert's own.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from abc import abstractmethod
@@ -15,14 +16,19 @@ from torch import nn
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError, listed
 from fusion_eval.evaluation.devices import Devices
 from fusion_eval.log import get_rankzero_logger
+from fusion_eval.merge.checkpoint import Checkpoint
 from fusion_eval.mixins import BaseYAMLSerializable, LightningFabricMixin
 from fusion_eval.modelpool.base_pool import BaseModelPool
+from fusion_eval.report.files import held
 from fusion_eval.report.receipt import receipt
 from fusion_eval.report.report import Report
 from fusion_eval.report.values import ModelResult
 from fusion_eval.taskpool.base_pool import BaseTaskPool
 
 log = get_rankzero_logger(__name__)
+
+Subject = nn.Module | Mapping[str, nn.Module] | Checkpoint
+"""What is evaluated: a model, a model per task, or weights of which a task pool only counts the parameters."""
 
 
 class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
@@ -89,6 +95,14 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
         Raises:
             FusionEvalError: what the user can put right; all faults of the check in one ConfigError.
         """
+        if self.output is None or not self.devices.is_zero:
+            return self._run()
+        if faults := self._output_faults():
+            raise ConfigError(*faults)
+        with held(self.output):
+            return self._run()
+
+    def _run(self) -> Report:
         start = time.perf_counter()
         results: list[ModelResult] = []
         try:
@@ -96,6 +110,7 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
             if self.dry_run:
                 self.notes.append(self.plan())
             else:
+                self._clear_items()
                 for result in self.work():
                     results.append(result)
                     self._write(self._report("running", results, start))
@@ -123,9 +138,7 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 
-    def evaluate_model(
-        self, model: nn.Module | Mapping[str, nn.Module], name: str, role: str, tasks: Sequence[str] | None = None
-    ) -> ModelResult:
+    def evaluate_model(self, model: Subject, name: str, role: str, tasks: Sequence[str] | None = None) -> ModelResult:
         """One model's results; its memory is the caller's to free."""
         with self.timed("evaluate"):
             result = self.taskpool.results(model, name, role, tasks)
@@ -139,8 +152,12 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
         """Load a model of the pool, evaluate it and let it go."""
         self.note_input(name)
         with self.timed("load"):
-            model = self.modelpool.load(name)
+            model = self.subject_of(self.modelpool.checkpoint(name))
         return self.evaluate_model(model, name, role, tasks)  # and let go: no other reference is kept
+
+    def subject_of(self, checkpoint: Checkpoint) -> Subject:
+        """What the task pool is given: a model with these weights, or the weights where no model can be built."""
+        return self.modelpool.build(checkpoint) if self.modelpool.runnable else checkpoint
 
     def note_input(self, name: str) -> None:
         """Put a model's source and fingerprint into the report."""
@@ -158,7 +175,12 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
 
     def _prepare(self) -> None:
         with self.timed("check"):
-            found = [*self._output_faults(), *self.modelpool.faults(), *self.taskpool.faults(), *self.faults()]
+            found = [
+                *self._skeleton_faults(),
+                *self.modelpool.faults(),
+                *self.taskpool.faults(),
+                *self.faults(),
+            ]
             if found:
                 raise ConfigError(*dict.fromkeys(found))
             self.notes.extend(self.modelpool.notes())
@@ -169,16 +191,26 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
             self.taskpool.use_heads(self.modelpool.head)
             self.taskpool.setup()
 
+    def _skeleton_faults(self) -> list[Fault]:
+        if self.modelpool.runnable or self.taskpool.counts_only:
+            return []
+        do = "Give a node such as {_target_: torchvision.models.resnet18}, or merge and save only: taskpool=dummy."
+        return [Fault("modelpool.skeleton", "none, so no model can be run", "an architecture", do)]
+
     def _output_faults(self) -> list[Fault]:
         """Whether the report's folder can be written, found before anything is computed."""
-        if self.output is None or not self.devices.is_zero:
-            return []
+        assert self.output is not None
         try:
             self.output.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.output):
                 return []
         except OSError as error:
             return [Fault("output", f"{self.output} cannot be written ({error.strerror})", do="Choose another folder.")]
+
+    def _clear_items(self) -> None:
+        """Remove predictions of an earlier run with the same output."""
+        if self.output is not None and self.devices.is_zero:
+            shutil.rmtree(self.output / "items", ignore_errors=True)
 
     def _report(self, status: str, results: Sequence[ModelResult], start: float, error: str | None = None) -> Report:
         seconds = {**self.seconds, "total": time.perf_counter() - start}
@@ -193,6 +225,8 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
     def _write(self, report: Report) -> None:
         if self.output is None or not self.devices.is_zero:
             return
+        if self.dry_run and (self.output / "report.json").exists():
+            return  # what was measured there counts more than what could be
         try:
             report.write(self.output)
         except FusionEvalError as error:

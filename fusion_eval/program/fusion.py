@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from fusion_eval.merge.checkpoint import Checkpoint
 from fusion_eval.method.base_method import Method
 from fusion_eval.modelpool.base_pool import BaseModelPool
 from fusion_eval.modelpool.saving import MergeRecord
-from fusion_eval.program.base_program import BaseProgram
+from fusion_eval.program.base_program import BaseProgram, Subject
 from fusion_eval.program.merged import TaskModels
 from fusion_eval.report.values import ModelResult
 from fusion_eval.taskpool.base_pool import BaseTaskPool
@@ -56,6 +56,10 @@ class FusionProgram(BaseProgram):
             found = self.method.faults(self.modelpool)
         except FusionEvalError as error:  # a pool that cannot be opened, which the pool's own check tells too
             found = list(error.faults)
+        if "merged" in self.modelpool.names:
+            found.append(
+                Fault("modelpool.experts.merged", "'merged' is what the report calls the merge", "another name")
+            )
         if self.experts not in ("own", "all", "none"):
             found.append(Fault("program.experts", f"'{self.experts}'", "own, all or none"))
         if self.save is not None and self.save.is_dir() and any(self.save.iterdir()):
@@ -77,7 +81,7 @@ class FusionProgram(BaseProgram):
                 yield self.evaluate_stored(name, "expert", self.own_tasks(name) if self.experts == "own" else None)
         yield self.evaluate_model(merged, "merged", "merged")
 
-    def _merged_model(self) -> nn.Module | Mapping[str, nn.Module]:
+    def _merged_model(self) -> Subject:
         merged = self.method.apply(self.modelpool, self.fabric_if_needed(), seed=self.seed)
         if isinstance(merged, nn.Module):
             if self.save is not None:
@@ -93,7 +97,7 @@ class FusionProgram(BaseProgram):
             return TaskModels(merged, self.modelpool)
         if self.save is not None:
             merged = self._saved(merged, self.save)
-        return self.modelpool.build(merged)
+        return self.subject_of(merged)
 
     def _record(self) -> MergeRecord:
         """How the merge is made: it is written beside it."""
@@ -110,4 +114,5 @@ class FusionProgram(BaseProgram):
             if self.devices.is_zero:
                 self.modelpool.save(merged, folder, record=self._record())
             self.devices.barrier()
+        self.notes.append(f"the merged model was saved in {folder}")
         return open_checkpoint(folder)

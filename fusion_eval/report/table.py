@@ -87,7 +87,8 @@ class _Table:
         if parts is None or len(parts) < 2:
             return Value(ratio, n=above.n)
         stderr = float(parts.std(ddof=1)) / math.sqrt(len(parts))
-        return Value(ratio, stderr, above.n, True, (ratio - Z * stderr, ratio + Z * stderr))
+        interval = (max(0.0, ratio - Z * stderr), ratio + Z * stderr) if stderr else None
+        return Value(ratio, stderr, above.n, True, interval)
 
     def _share_scores(self, found: Mapping[str, TaskResult | None]) -> Scores | None:
         """Each item's part in the ratio r of two means: (m - r e) / mean(e), the delta method's influence values."""

@@ -99,20 +99,39 @@ class ModelResult:
 
 
 def mean_over_tasks(values: Sequence[Value], stderr: float | None = None) -> Value:
-    """The unweighted mean of values, with the given standard error or, without one, that of independent values."""
+    """The unweighted mean of values with its interval, from the values' own intervals.
+
+    The distances to the ends of independent intervals add in squares (MOVER, Zou and Donner, Stat. Med. 27 (2008)), so
+    that a mean of proportions stays a proportion and has an interval where every answer is right.
+
+    Args:
+        values: one per task.
+        stderr: the mean's standard error where values are not independent; the distances are scaled to it, or add up
+            where the values' own errors are all zero.
+    """
     count = len(values)
     mean = math.fsum(value.value for value in values) / count
     known = [value.stderr for value in values if value.stderr is not None]
-    if stderr is None and len(known) == count:
-        stderr = math.sqrt(math.fsum(error**2 for error in known)) / count
+    independent = math.sqrt(math.fsum(error**2 for error in known)) / count if len(known) == count else None
+    scale = None if stderr is None or not independent else stderr / independent
+    stderr = independent if stderr is None else stderr
     sizes = [value.n for value in values if value.n is not None]
-    interval = None if stderr is None else _within_bounds((mean - Z * stderr, mean + Z * stderr), values)
+    interval = (
+        None if stderr is None else _mean_interval(values, mean, scale, dependent=scale is None and not independent)
+    )
     return Value(mean, stderr, sum(sizes) if len(sizes) == count else None, values[0].higher_is_better, interval)
 
 
-def _within_bounds(interval: tuple[float, float], values: Sequence[Value]) -> tuple[float, float]:
-    """The interval of a mean of proportions, kept between those of its parts: the normal one may leave [0, 1]."""
-    parts = [value.interval for value in values if value.interval is not None]
-    if len(parts) < len(values) or not all(0 <= low <= high <= 1 for low, high in parts):
-        return interval
-    return max(interval[0], min(low for low, _ in parts)), min(interval[1], max(high for _, high in parts))
+def _mean_interval(
+    values: Sequence[Value], mean: float, scale: float | None, dependent: bool
+) -> tuple[float, float] | None:
+    ends = [(value.value - value.interval[0], value.interval[1] - value.value) for value in values if value.interval]
+    if len(ends) < len(values):
+        return None
+    below, above = ([end[side] for end in ends] for side in (0, 1))
+    count, factor = len(values), 1.0 if scale is None else scale
+    low, high = (
+        math.fsum(side) / count if dependent else factor * math.sqrt(math.fsum(end**2 for end in side)) / count
+        for side in (below, above)
+    )
+    return mean - min(low, math.fsum(below) / count), mean + min(high, math.fsum(above) / count)

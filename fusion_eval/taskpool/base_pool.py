@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -28,6 +28,8 @@ class BaseTaskPool(BaseYAMLSerializable, ABC):
     _program: Any = None
     _config_key = "taskpool"
     progress: bool = True
+    counts_only: ClassVar[bool] = False
+    """Whether a checkpoint will do in place of a model, since nothing is run."""
 
     @abstractmethod
     def evaluate(self, model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -63,7 +65,7 @@ class BaseTaskPool(BaseYAMLSerializable, ABC):
 
     def results(
         self,
-        model: nn.Module | Mapping[str, nn.Module],
+        model: Any,
         name: str = "model",
         role: str = "merged",
         tasks: Sequence[str] | None = None,

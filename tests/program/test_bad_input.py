@@ -15,7 +15,15 @@ from torch.utils.data import Dataset
 
 from fusion_eval.assets.digits import DigitsDataset, checkpoint_path
 from fusion_eval.build import build_option
-from fusion_eval.errors import AlignmentError, CheckpointError, ConfigError, DataError, EvaluationError, FusionEvalError
+from fusion_eval.errors import (
+    AlignmentError,
+    CheckpointError,
+    ConfigError,
+    DataError,
+    EvaluationError,
+    FusionEvalError,
+    OutputError,
+)
 from fusion_eval.modelpool import CheckpointPool
 from fusion_eval.program.fusion import FusionProgram
 from fusion_eval.taskpool import DummyTaskPool
@@ -262,3 +270,40 @@ def test_names_that_are_no_tasks(tmp_path: Path) -> None:
         run(tmp_path / "out", taskpool=pool)
     assert "taskpool.test_datasets.average: a name that reports use. Rename the task." in str(caught.value)
     assert "taskpool.test_datasets: a task named 1; expected a text. Quote it: '1'." in str(caught.value)
+
+
+def test_an_expert_called_as_the_merge_is(tmp_path: Path) -> None:
+    pool = pool_with(tmp_path)
+    pool["experts"]["merged"] = pool["experts"].pop("edges")
+    with pytest.raises(ConfigError, match=r"modelpool.experts.merged: 'merged' is what the report calls the merge"):
+        run(tmp_path / "out", "taskpool=dummy", modelpool=pool)
+
+
+def test_weights_without_an_architecture_are_merged_and_saved_but_not_run(tmp_path: Path) -> None:
+    pool = {**pool_with(tmp_path), "skeleton": None}
+    report = run(tmp_path / "out", "taskpool=dummy", f"save={tmp_path / 'merged'}", modelpool=pool)
+    assert report.subject.model_info == {"all_params": 147168}
+    assert set(load_file(tmp_path / "merged" / "model.safetensors")) == set(load_file(checkpoint_path("base")))
+    with pytest.raises(
+        ConfigError, match=r"modelpool.skeleton: none, so no model can be run; expected an architecture"
+    ):
+        run(tmp_path / "out", f"save={tmp_path / 'again'}", modelpool=pool)
+    assert not (tmp_path / "again").exists()
+
+
+def test_two_runs_in_one_output(tmp_path: Path) -> None:
+    from fusion_eval.report.files import held
+
+    with held(tmp_path), pytest.raises(OutputError, match="another run writes there at this moment"):
+        run(tmp_path, "limit=2", "program.experts=none")
+    run(tmp_path, "limit=2", "program.experts=none")
+
+
+def test_a_dry_run_keeps_what_was_measured(tmp_path: Path) -> None:
+    run(tmp_path, "limit=2", "program.experts=none")
+    (tmp_path / "items" / "old").mkdir()
+    run(tmp_path, "dry_run=true")
+    assert json.loads((tmp_path / "report.json").read_text())["status"] == "complete"
+    assert (tmp_path / "items" / "old").exists()
+    run(tmp_path, "limit=2", "program.experts=none")
+    assert not (tmp_path / "items" / "old").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -153,16 +154,16 @@ def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_leaves_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fusion_eval.modelpool.base_pool import BaseModelPool
+    from fusion_eval.program.base_program import BaseProgram
 
-    load = BaseModelPool.load
+    evaluate = BaseProgram.evaluate_stored
 
-    def killed(pool: BaseModelPool, name: str) -> torch.nn.Module:
+    def killed(program: BaseProgram, name: str, *rest: Any) -> Any:
         if name == "rot90":
             raise KeyboardInterrupt
-        return load(pool, name)
+        return evaluate(program, name, *rest)
 
-    monkeypatch.setattr(BaseModelPool, "load", killed)
+    monkeypatch.setattr(BaseProgram, "evaluate_stored", killed)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, "limit=10")
     stored = read_report(tmp_path)

@@ -17,7 +17,7 @@ from fusion_eval.report.receipt import git_state, receipt, redacted
 from fusion_eval.report.render import columns_of, title_of
 from fusion_eval.report.report import Report, read_report
 from fusion_eval.report.table import rows_of
-from fusion_eval.report.values import ModelResult, TaskResult, Value
+from fusion_eval.report.values import ModelResult, TaskResult, Value, mean_over_tasks
 
 
 def task(name: str, scores: np.ndarray, **kwargs: object) -> TaskResult:
@@ -188,3 +188,29 @@ def test_a_report_without_tasks_says_so() -> None:
 
 def test_git_state_outside_a_repository(tmp_path: Path) -> None:
     assert git_state(tmp_path) is None
+
+
+def right(n: int) -> Value:
+    from fusion_eval.stats import wilson
+
+    return Value(1.0, 0.0, n, True, wilson(n, n))
+
+
+def test_an_average_of_nothing_but_right_answers_has_an_interval_all_the_same() -> None:
+    average = mean_over_tasks([right(10), right(10)])
+    assert average.interval[1] == 1.0
+    assert right(10).interval[0] <= average.interval[0] < 0.9
+    assert mean_over_tasks([right(10), right(10)], 0.0).interval == pytest.approx(right(10).interval)
+
+
+def test_the_average_s_interval_covers_as_often_as_it_says() -> None:
+    from fusion_eval.stats import wilson
+
+    rng = np.random.default_rng(0)
+    chances, n, covered = np.array([0.98, 0.9, 0.6]), 60, 0
+    for hits in rng.binomial(n, chances, (2000, 3)):
+        values = [Value(h / n, (h / n * (1 - h / n) / (n - 1)) ** 0.5, n, True, wilson(int(h), n)) for h in hits]
+        low, high = mean_over_tasks(values).interval
+        assert 0 <= low <= high <= 1
+        covered += low <= chances.mean() <= high
+    assert 0.93 < covered / 2000 < 0.97
