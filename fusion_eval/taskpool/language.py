@@ -53,6 +53,7 @@ class LanguageModelTaskPool(LightningFabricMixin, BaseTaskPool):
         pass_tokens: tokens of one forward pass when scoring; null for a value that suits the device.
         tokenizer: folder or name; null for the model's own.
         model_options: max_length, add_bos_token, prefix_token_id, think_end_token, chat_template_args.
+        server: an OpenAI-compatible server {url, model, chat, concurrency, rate, ...} that is asked in place of the model.
         log_samples: write every prompt, response and score beside the report, in the peer's layout.
         predict_only: responses without scores.
         confirm_run_unsafe_code: tasks may execute what the model writes, in the sandbox.
@@ -83,6 +84,7 @@ class LanguageModelTaskPool(LightningFabricMixin, BaseTaskPool):
         pass_tokens: int | None = None,
         tokenizer: Any = None,
         model_options: Mapping[str, Any] | None = None,
+        server: Mapping[str, Any] | None = None,
         log_samples: bool = False,
         predict_only: bool = False,
         confirm_run_unsafe_code: bool = False,
@@ -107,6 +109,7 @@ class LanguageModelTaskPool(LightningFabricMixin, BaseTaskPool):
             "confirm_run_unsafe_code": confirm_run_unsafe_code,
         }  # fmt: skip
         self._maker = EngineMaker(tokenizer, batch_size, pass_tokens, _plain(model_options or {}), compat)
+        self._maker.server = None if server is None else _plain(server)
         self._log_samples, self._answers, self._show_members = log_samples or predict_only, answers, show_members
         self._metadata = _plain(metadata or {})
         self.progress = progress

@@ -26,6 +26,7 @@ class EngineMaker:
         pass_tokens: tokens of one forward pass when scoring; None for a value that suits the device.
         options: `max_length`, `add_bos_token`, `prefix_token_id`, `think_end_token`, `chat_template_args`.
         compat: repeat the peer's known mistakes.
+        server: keywords of `fusion_eval.harness.engine.http.Server`; its model is asked, whatever model is at hand.
     """
 
     tokenizer: Any = None
@@ -33,6 +34,7 @@ class EngineMaker:
     pass_tokens: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     compat: bool = False
+    server: Mapping[str, Any] | None = None
     _encoders: dict[str, Encoder] = field(default_factory=dict)
 
     def engine(self, model: nn.Module, name: str, pool: Any = None) -> LanguageModel:
@@ -43,6 +45,8 @@ class EngineMaker:
             name: for reports.
             pool: the model pool, whose reference folder may hold the tokenizer.
         """
+        if self.server is not None:
+            return self._served()
         config: Any = getattr(model, "config", None)
         if config is None or not hasattr(model, "forward"):
             found = f"model '{name}' is a {type(model).__name__}"
@@ -68,6 +72,17 @@ class EngineMaker:
             chat_options=self.options.get("chat_template_args"),
         )  # fmt: skip
         return engine
+
+    def _served(self) -> LanguageModel:
+        from fusion_eval.harness.engine.http import HttpModel, Server
+
+        assert self.server is not None
+        encoder = None
+        if self.tokenizer is not None:
+            tokenizer = self._tokenizer(nn.Identity(), str(self.server.get("model")), None)
+            limit = self.options.get("max_length") or model_length(None, tokenizer)
+            encoder = Encoder(tokenizer, limit, compat=self.compat)
+        return HttpModel(Server(**self.server), encoder, think_end=self.options.get("think_end_token"))
 
     def _tokenizer(self, model: nn.Module, name: str, pool: Any) -> Any:
         from transformers import AutoTokenizer

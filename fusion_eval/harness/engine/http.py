@@ -1,0 +1,260 @@
+"""Models behind OpenAI-compatible servers: completions with log-probabilities, completions and chat for text."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusion_eval.errors import EvaluationError, Fault
+from fusion_eval.harness.engine.encoder import EMPTY, Encoder
+from fusion_eval.harness.engine.generation import cut, frozen, normalise, thawed, without_thoughts
+from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
+
+logger = logging.getLogger(__name__)
+_RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+
+
+@dataclass(slots=True)
+class Server:
+    """Where a model is served, and how it may be asked.
+
+    Args:
+        url: up to and including the version, for instance `http://localhost:8000/v1`.
+        model: the served name.
+        chat: generate through chat completions.
+        concurrency: requests in flight.
+        rate: requests per second at most; None for no limit.
+        retries: tries after a failure that may pass, waiting longer each time.
+        timeout: seconds for one answer.
+        key_name: environment variable with the key; none is sent where it is unset.
+        options: further fields of every request.
+    """
+
+    url: str
+    model: str
+    chat: bool = False
+    concurrency: int = 8
+    rate: float | None = None
+    retries: int = 5
+    timeout: float = 600.0
+    key_name: str = "OPENAI_API_KEY"
+    options: dict[str, Any] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _next: float = 0.0
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The server's answer.
+
+        Raises:
+            EvaluationError: refused, or no answer after all tries.
+        """
+        data = json.dumps({"model": self.model, **self.options, **body}).encode()
+        said = ""
+        for attempt in range(self.retries + 1):
+            if attempt:
+                time.sleep(min(30.0, 0.25 * 2**attempt))
+            self._wait()
+            try:
+                with urllib.request.urlopen(self._request(path, data), timeout=self.timeout) as answer:
+                    return dict(json.loads(answer.read()))
+            except urllib.error.HTTPError as error:
+                said = f"{error.code} {error.reason}: {error.read()[:300].decode(errors='replace')}"
+                if error.code not in _RETRIED:
+                    break
+            except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError) as error:
+                said = f"{type(error).__name__}: {error}"
+            logger.warning("%s%s: %s", self.url, path, said)
+        raise EvaluationError(
+            Fault(f"{self.url}{path}", f"no usable answer ({said})", "a running OpenAI-compatible server",
+                  "Answers so far are kept; start the server and run again.")
+        )  # fmt: skip
+
+    def _request(self, path: str, data: bytes) -> urllib.request.Request:
+        headers = {"Content-Type": "application/json"}
+        key = os.environ.get(self.key_name)
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
+        return urllib.request.Request(self.url.rstrip("/") + path, data=data, headers=headers)
+
+    def _wait(self) -> None:
+        if self.rate is None:
+            return
+        with self._lock:
+            now = time.monotonic()
+            start = max(now, self._next)
+            self._next = start + 1.0 / self.rate
+        time.sleep(max(0.0, start - now))
+
+
+class HttpModel:
+    """A served model behind the engine protocol.
+
+    Args:
+        server: where it is.
+        encoder: its tokenizer, so that borders between context and continuation are exact; None to leave that to the
+            server's own text offsets.
+        think_end: text that ends the model's thoughts.
+        identity: tells served weights apart in the store of answers; the server's name for them by default.
+    """
+
+    def __init__(
+        self, server: Server, encoder: Encoder | None = None, *, think_end: str | None = None, identity: str = ""
+    ) -> None:
+        self.server = server
+        self.encoder = encoder
+        self.name = server.model
+        self.think_end = think_end
+        self.work: dict[str, float] = {}
+        self._identity = identity or f"{server.url} {server.model}"
+        self._count_lock = threading.Lock()
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of address, name and tokenizer; set `identity` where one name serves changing weights."""
+        parts = [self._identity, self.encoder.key if self.encoder else "", str(self.server.chat)]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[list[Pair]]:
+        """See `LikelihoodScorer`."""
+        if self.encoder is not None:
+            return self.encoder.pairs(pairs)
+        return [[Pair(context, continuation, "" if continuation else EMPTY)] for context, continuation in pairs]
+
+    def encode_texts(self, texts: Sequence[str]) -> list[list[Pair]]:
+        """See `LikelihoodScorer`; without a tokenizer a text is one window."""
+        return self.encoder.texts(texts) if self.encoder is not None else [[Pair("", text)] for text in texts]
+
+    def plan_scores(self, pieces: Sequence[Pair]) -> list[Work]:
+        """Units of as many requests as may be in flight."""
+        order = sorted(range(len(pieces)), key=lambda i: str(pieces[i].context))
+        size = self.server.concurrency * 2
+        parts = [order[start : start + size] for start in range(0, len(order), size)]
+        return [Work(tuple(part), len(part), [pieces[i] for i in part]) for part in parts]
+
+    def score(self, work: Work) -> list[Score]:
+        """See `LikelihoodScorer`.
+
+        Raises:
+            EvaluationError: the server gives no log-probabilities of the prompt.
+        """
+        return self._together(self._score, work.payload)
+
+    def _score(self, piece: Pair) -> Score:
+        if not piece.continuation:
+            return Score(0.0, True, 0)
+        if isinstance(piece.context, str):
+            prompt: Any = piece.context + str(piece.continuation)
+        else:
+            prompt = [*piece.context, *piece.continuation]
+        answer = self.server.post(
+            "/completions", {"prompt": prompt, "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True}
+        )
+        self._count(answer)
+        found = answer["choices"][0].get("logprobs")
+        if not found or not found.get("token_logprobs"):
+            raise EvaluationError(
+                Fault(f"{self.server.url}/completions", "gives no log-probabilities of the prompt",
+                      "a server that supports echo with logprobs", "Use tasks that generate, or another backend.")
+            )  # fmt: skip
+        return _own_part(found, piece)
+
+    def encode_prompts(self, prompts: Sequence[tuple[str, dict[str, Any], int]]) -> list[Prompt]:
+        """See `Generator`."""
+        made = [(text, normalise(settings), seed) for text, settings, seed in prompts]
+        return [Prompt(text, None, frozen(s), seed if s.sampled else None) for text, s, seed in made]
+
+    def plan_prompts(self, prompts: Sequence[Prompt]) -> list[Work]:
+        """Units of as many requests as may be in flight."""
+        size = self.server.concurrency * 2
+        places = range(len(prompts))
+        parts = [places[start : start + size] for start in range(0, len(prompts), size)]
+        return [Work(tuple(part), len(part), [prompts[i] for i in part]) for part in parts]
+
+    def generate(self, work: Work) -> list[str]:
+        """See `Generator`."""
+        return self._together(self._generate, work.payload)
+
+    def _generate(self, prompt: Prompt) -> str:
+        settings = thawed(prompt.settings)
+        stops = [stop for stop in settings.until if stop]
+        body: dict[str, Any] = {
+            **settings.other, "max_tokens": settings.max_tokens, "temperature": 0.0, **settings.options,
+        }  # fmt: skip
+        if stops and self.think_end is None:
+            body["stop"] = stops[:4]  # the protocol's limit; the rest is cut here
+        if prompt.seed is not None:
+            body["seed"] = prompt.seed
+        if self.server.chat:
+            answer = self.server.post("/chat/completions", {**body, "messages": _messages(prompt.text)})
+            text = answer["choices"][0]["message"].get("content") or ""
+        else:
+            answer = self.server.post("/completions", {**body, "prompt": prompt.text})
+            text = answer["choices"][0]["text"]
+        self._count(answer)
+        return cut(without_thoughts(text, self.think_end), stops)
+
+    def _together(self, function: Any, items: Sequence[Any]) -> list[Any]:
+        with ThreadPoolExecutor(self.server.concurrency) as pool:
+            return list(pool.map(function, items))
+
+    def _count(self, answer: dict[str, Any]) -> None:
+        with self._count_lock:
+            self.work["server_requests"] = self.work.get("server_requests", 0) + 1
+            for name, count in (answer.get("usage") or {}).items():
+                if isinstance(count, int):
+                    self.work[name] = self.work.get(name, 0) + count
+
+    def apply_chat_template(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Messages as one string: rendered by the tokenizer, or kept as JSON for the server's own template."""
+        if self.server.chat:
+            return json.dumps(list(messages), ensure_ascii=False)
+        if self.encoder is None:
+            raise EvaluationError(
+                Fault(
+                    "apply_chat_template",
+                    "the server's completions need a tokenizer",
+                    do="Set tokenizer, or chat=true.",
+                )
+            )
+        return str(
+            self.encoder.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=add_generation_prompt,
+                continue_final_message=not add_generation_prompt,
+            )
+        )  # fmt: skip
+
+
+def _messages(text: str) -> list[dict[str, str]]:
+    """The conversation that `apply_chat_template` kept as JSON, or the text as one message."""
+    if text.startswith("[{"):
+        try:
+            return list(json.loads(text))
+        except ValueError:
+            pass
+    return [{"role": "user", "content": text}]
+
+
+def _own_part(found: dict[str, Any], piece: Pair) -> Score:
+    """The score of the continuation's tokens within an echoed prompt (the token generated after it is left out)."""
+    values = found["token_logprobs"]
+    if isinstance(piece.context, str):
+        start, end = len(piece.context), len(piece.context) + len(piece.continuation)
+        offsets = found["text_offset"]
+        own = [i for i in range(len(values)) if start <= offsets[i] < end and values[i] is not None]
+    else:
+        first = len(piece.context)
+        own = list(range(first, first + len(piece.continuation)))
+    total = sum(float(values[i]) for i in own)
+    best = found.get("top_logprobs") or [None] * len(values)
+    greedy = all(best[i] and max(best[i].values()) <= values[i] + 1e-9 for i in own)
+    return Score(total, greedy, len(own))

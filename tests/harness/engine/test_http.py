@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fusion_eval.errors import EvaluationError
+from fusion_eval.harness.engine.encoder import Encoder
+from fusion_eval.harness.engine.http import HttpModel, Server
+from fusion_eval.harness.engine.transformers_model import TransformersModel
+from fusion_eval.harness.request import Request
+from fusion_eval.harness.scheduler import Scheduler
+from fusion_eval.harness.store import AnswerStore
+
+
+class Backend:
+    """What the server knows: a model, a tokenizer, and how often it should fail."""
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self.failures, self.calls, self.dead = 0, 0, False
+        self.lock = threading.Lock()
+
+    def completion(self, body: dict[str, Any]) -> dict[str, Any]:
+        prompt = body["prompt"]
+        ids = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
+        if body.get("echo"):
+            return {"choices": [{"text": "", "logprobs": self.echo(ids)}], "usage": {"prompt_tokens": len(ids)}}
+        return {"choices": [{"text": self.write(ids, body["max_tokens"])}]}
+
+    def echo(self, ids: list[int]) -> dict[str, Any]:
+        with torch.inference_mode():
+            table = self.model(torch.tensor([ids])).logits[0].log_softmax(-1)
+        values = [None] + [float(table[i, t]) for i, t in enumerate(ids[1:])]
+        best = [None] + [{str(int(row.argmax())): float(row.max())} for row in table[:-1]]
+        texts = [self.tokenizer.decode(ids[:i]) for i in range(len(ids) + 1)]
+        return {"token_logprobs": values, "top_logprobs": best, "text_offset": [len(text) for text in texts[:-1]]}
+
+    def write(self, ids: list[int], count: int) -> str:
+        with torch.inference_mode():
+            output = self.model.generate(
+                torch.tensor([ids]), attention_mask=torch.ones((1, len(ids)), dtype=torch.long), do_sample=False,
+                max_new_tokens=count, pad_token_id=self.tokenizer.eos_token_id,
+            )  # fmt: skip
+        return str(self.tokenizer.decode(output[0, len(ids) :], skip_special_tokens=True))
+
+
+@pytest.fixture
+def backend(tiny_gpt2: Any, tokenizers: dict[str, Any]) -> Backend:
+    return Backend(tiny_gpt2, tokenizers["gpt2"])
+
+
+@pytest.fixture
+def url(backend: Backend) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with backend.lock:
+                backend.calls += 1
+                failing = backend.dead or backend.failures > 0
+                backend.failures -= 1
+            if failing:
+                self.send_error(503)
+                return
+            if self.path.endswith("/chat/completions"):
+                text = "|".join(f"{m['role']}:{m['content']}" for m in body["messages"])
+                found: dict[str, Any] = {"choices": [{"message": {"content": text}}]}
+            else:
+                found = backend.completion(body)
+            data = json.dumps(found).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def requests() -> list[Request]:
+    pairs = [("The cat", " sat"), ("The cat", " ran away"), ("", "Hello"), ("The dog ", "barks")]
+    made = [Request("loglikelihood", {}, pair, 0, ("t", i, 1)) for i, pair in enumerate(pairs)]
+    made.append(Request("loglikelihood_rolling", {}, ("Some longer text to read.",), 0, ("t", 9, 1)))
+    made.append(Request("generate_until", {}, ("The", {"max_gen_toks": 5, "until": ["zz"]}), 0, ("t", 10, 1)))
+    return made
+
+
+def test_a_server_gives_what_the_model_in_memory_gives(url: str, tiny_gpt2: Any, tokenizers: dict[str, Any]) -> None:
+    expected, found = requests(), requests()
+    Scheduler(TransformersModel(tiny_gpt2, tokenizers["gpt2"], max_length=100)).answer(expected)
+    model = HttpModel(Server(url, "tiny"), Encoder(tokenizers["gpt2"], 100))
+    Scheduler(model).answer(found)
+    for mine, wanted in zip(found, expected, strict=True):
+        if mine.request_type == "loglikelihood":
+            assert mine.resps[0][0] == pytest.approx(wanted.resps[0][0], abs=1e-3)
+            assert mine.resps[0][1] == wanted.resps[0][1]
+        elif mine.request_type == "loglikelihood_rolling":
+            assert mine.resps[0] == pytest.approx(wanted.resps[0], abs=1e-3)
+        else:
+            assert mine.resps == wanted.resps
+    assert model.work["server_requests"] == 6
+
+
+def test_without_a_tokenizer_the_servers_offsets_find_the_border(
+    url: str, tiny_gpt2: Any, tokenizers: dict[str, Any]
+) -> None:
+    expected, found = requests()[:2], requests()[:2]
+    Scheduler(TransformersModel(tiny_gpt2, tokenizers["gpt2"], max_length=100)).answer(expected)
+    Scheduler(HttpModel(Server(url, "tiny"))).answer(found)
+    assert [r.resps[0][0] for r in found] == pytest.approx([r.resps[0][0] for r in expected], abs=1e-3)
+
+
+def test_chats_are_sent_as_messages(url: str) -> None:
+    model = HttpModel(Server(url, "tiny", chat=True))
+    prompt = model.apply_chat_template([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}])
+    asked = [Request("generate_until", {}, (text, {}), 0, ("t", i, 1)) for i, text in enumerate([prompt, "plain"])]
+    Scheduler(model).answer(asked)
+    assert [r.resps for r in asked] == [["system:s|user:u"], ["user:plain"]]
+
+
+def test_passing_failures_are_tried_again(url: str, backend: Backend, tokenizers: dict[str, Any]) -> None:
+    backend.failures = 2
+    asked = requests()[:1]
+    Scheduler(HttpModel(Server(url, "tiny"), Encoder(tokenizers["gpt2"], 100))).answer(asked)
+    assert asked[0].resps
+    assert backend.calls == 3
+
+
+def test_a_server_that_dies_loses_nothing(
+    url: str, backend: Backend, tokenizers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fusion_eval.harness.engine.http.time.sleep", lambda seconds: None)
+    server = Server(url, "tiny", retries=1, concurrency=1)
+    model = HttpModel(server, Encoder(tokenizers["gpt2"], 100))
+    Scheduler(model, AnswerStore(tmp_path, model.fingerprint)).answer(requests()[:4])
+    backend.dead = True
+    with pytest.raises(EvaluationError, match=r"503.*Answers so far are kept"):
+        Scheduler(model, AnswerStore(tmp_path, model.fingerprint)).answer(requests())
+    kept = requests()[:4]
+    Scheduler(model, AnswerStore(tmp_path, model.fingerprint)).answer(kept)
+    assert all(request.resps for request in kept)
+
+
+def test_rates_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("fusion_eval.harness.engine.http.time.sleep", slept.append)
+    server = Server("http://x", "m", rate=10.0)
+    for _ in range(3):
+        server._wait()
+    assert slept[2] - slept[0] == pytest.approx(0.2, abs=0.05)
