@@ -14,10 +14,18 @@ _FEW: Final = 16  # tied weights are few; beyond this many differences nothing i
 
 
 def alignment_faults(base: Checkpoint | None, experts: Mapping[str, Checkpoint]) -> list[Fault]:
-    """Names and shapes that differ between the reference and each other model, one fault per model and kind."""
+    """Names and shapes that differ between the reference and each other model, one fault per model and kind.
+
+    Complex tensors, for which no merging method is defined, are faults too.
+    """
     models = dict(experts) if base is None else {"base": base, **experts}
     (reference_name, reference), *others = models.items()
-    return [fault for name, model in others for fault in _differences(reference_name, reference, name, model)]
+    complex_ones = [tensor for tensor in reference if reference.spec(tensor).dtype.is_complex]
+    found = [fault for name, model in others for fault in _differences(reference_name, reference, name, model)]
+    if complex_ones:
+        what = f"{len(complex_ones)} complex tensors: {listed(complex_ones)}"
+        found.append(Fault(f"model '{reference_name}'", what, "real ones", "Store real and imaginary parts apart."))
+    return found
 
 
 def stored_names(reference: Checkpoint, model: Checkpoint) -> dict[str, str]:

@@ -63,3 +63,9 @@ def test_thousands_of_names_that_differ_are_told_at_once() -> None:
     base = {f"a.{i}": torch.zeros(1, 1) for i in range(4000)}
     message = text(base, {f"b.{i}": torch.zeros(1, 1) for i in range(4000)})
     assert "lacks 4000 of 4000" in message
+
+
+def test_complex_tensors_are_refused() -> None:
+    state = StateDictCheckpoint({"w": torch.ones(3, dtype=torch.complex64)})
+    (fault,) = alignment_faults(state, {"a": state})
+    assert str(fault) == "model 'base': 1 complex tensors: w; expected real ones. Store real and imaginary parts apart."
