@@ -144,8 +144,9 @@ def _quit(ended: SystemExit) -> FusionEvalError:
 def _check_and_launch(cfg: DictConfig, folder: str, overrides: list[str]) -> float | None:
     for path in _shadowed():
         log.warning("%s is not used: the package has a file of that group and name. Rename yours.", path)
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # appended: a module beside ./config is found, and none of ours is shadowed
+    here = HydraConfig.get().runtime.cwd  # where the command was given, also under hydra.job.chdir
+    if here not in sys.path:
+        sys.path.append(here)  # appended: a module beside ./config is found, and none of ours is shadowed
     from fusion_eval.program.launch import is_one_cpu_process, launch  # torch is loaded here, not by --help
 
     # Lightning takes longer to import than the default run needs, and one process does without it.
