@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
+from fusion_eval.sandbox.privilege import may_change_user
+
 _ROOT_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_KILL", "CAP_DAC_OVERRIDE", "CAP_FOWNER")
 _DEVICES = ("/dev/null", "/dev/urandom", "/dev/zero")
 
@@ -38,7 +40,7 @@ def command(
 
 
 def _privileges() -> list[str]:
-    if os.geteuid() == 0:
+    if may_change_user():
         return [word for name in _ROOT_CAPABILITIES for word in ("--cap-add", name)]
     return ["--unshare-user", "--disable-userns"]
 

@@ -12,10 +12,12 @@ import sys
 from dataclasses import dataclass
 
 from fusion_eval.errors import Fault, SandboxError
+from fusion_eval.sandbox.bubblewrap import command as bubblewrap_command
 from fusion_eval.sandbox.jail import landlock, seccomp
+from fusion_eval.sandbox.privilege import FIRST_UID, UIDS, may_change_user
 
-_FIRST_UID, _UIDS = 60200, 980
 _PROBE_SECONDS = 20
+_THREADS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +70,18 @@ def find_layers(bubblewrap: bool | None = None, landlocked: bool = True) -> Laye
         bubblewrap=usable,
         landlock=landlock.version(ctypes.CDLL(None, use_errno=True)) if linux and landlocked else 0,
         seccomp=linux and seccomp.supported() and _seccomp_in_kernel(),
-        uid=linux and os.geteuid() == 0,
+        uid=linux and may_change_user(),
     )
 
 
 @functools.cache
 def bubblewrap_works() -> bool:
     """Whether `bwrap` can make the namespaces a jail needs (tried once)."""
-    program = shutil.which("bwrap")
-    if program is None:
+    if shutil.which("bwrap") is None:
         return False
-    command = [program, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--ro-bind", "/", "/", "--tmpfs", "/tmp"]
-    command += [] if os.geteuid() == 0 else ["--unshare-user", "--disable-userns"]
+    command = bubblewrap_command(["/usr/bin/true"], {"LANG": "C"}, [], 1 << 20)
     try:
-        return subprocess.run([*command, "true"], capture_output=True, timeout=_PROBE_SECONDS).returncode == 0
+        return subprocess.run(command, capture_output=True, timeout=_PROBE_SECONDS).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
 
@@ -111,7 +111,7 @@ def require(layers: Layers, unsafe: bool) -> None:
 
 def uids_of(slot: int) -> tuple[int, int]:
     """Two unused user numbers for the candidate and the tests of one server."""
-    first = _FIRST_UID + (os.getpid() * 8 + slot * 2) % _UIDS
+    first = FIRST_UID + (os.getpid() * 8 + slot * 2) % UIDS
     return first, first + 1
 
 
@@ -132,10 +132,10 @@ def threads_allowed(bubblewrap: bool) -> int:
 
     A plain user without a user namespace shares the count with everything else that user runs.
     """
-    if bubblewrap or os.geteuid() == 0:
-        return 16
+    if bubblewrap or may_change_user():
+        return _THREADS
     mine = os.getuid()
-    return 64 + sum(_threads(name) for name in os.listdir("/proc") if name.isdigit() and _owner(name) == mine)
+    return _THREADS + sum(_threads(name) for name in os.listdir("/proc") if name.isdigit() and _owner(name) == mine)
 
 
 def _owner(pid: str) -> int:

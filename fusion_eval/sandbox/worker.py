@@ -43,6 +43,7 @@ def environment(home: str) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "MALLOC_ARENA_MAX": "2",  # an arena for each thread would use up the address space that a sample has
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     }
 
@@ -123,6 +124,7 @@ class Worker:
                 "/etc/ld.so.cache",
             ],
             "threads": level.threads_allowed(layers.bubblewrap),
+            "shares_user": not layers.uid and not layers.bubblewrap,
             "preload": list(self.setup.preload),
         }
         try:

@@ -32,6 +32,7 @@ class Cell:
         filtered: whether system calls are filtered.
         search: keep the right to read files of other users (Landlock bounds it; a root-only interpreter needs it).
         threads: cap of the user's processes and threads.
+        guards_attributes: whether it may not change modes, owners and times of files.
     """
 
     uid: int
@@ -40,6 +41,7 @@ class Cell:
     filtered: bool
     search: bool
     threads: int
+    guards_attributes: bool = False
 
 
 def set_capabilities(kept: Iterable[int], inheritable: bool = False) -> None:
@@ -143,4 +145,6 @@ def lock_in(cell: Cell, limits: dict[str, float], kept: Sequence[int], streams: 
         landlock.restrict(LIBC, cell.rules)
         os.close(cell.rules)
     if cell.filtered:
+        if cell.guards_attributes:
+            seccomp.install(LIBC, "attributes")
         seccomp.install(LIBC, "alone")

@@ -178,6 +178,7 @@ class _Program:
 @functools.cache
 def program(machine: str, part: str) -> tuple[tuple[int, int, int, int], ...]:
     """The instructions of one part: "common" for every process of a jail, then "alone" or "tree" for a program's own.
+    "attributes" is for samples that share their user with the files outside.
 
     The kernel works through a filter for every call number when it is installed, so the long part is installed once,
     in the process that samples are forked from. Places that compare with the process' own number hold a mark.
@@ -219,7 +220,15 @@ def _tree(out: _Program, table: dict[str, int]) -> None:
     out.argument_bits(table["clone"], _NEW_NAMESPACES, _EPERM, _ALLOW)
 
 
-_PARTS = {"common": _common, "alone": _alone, "tree": _tree}
+def _attributes(out: _Program, table: dict[str, int]) -> None:
+    """Modes, owners, times and attributes of files, which Landlock does not watch."""
+    for number in next(
+        own for machine, own in syscalls.ATTRIBUTES.items() if syscalls.TABLES[machine] is table
+    ).values():
+        out.deny(number)
+
+
+_PARTS = {"attributes": _attributes, "common": _common, "alone": _alone, "tree": _tree}
 
 
 @functools.cache
@@ -237,6 +246,7 @@ def prepare() -> None:
     """Assembles a sample's part once, so that forks inherit it."""
     if supported():
         _packed(_MACHINE, "alone")
+        _packed(_MACHINE, "attributes")
 
 
 def supported() -> bool:

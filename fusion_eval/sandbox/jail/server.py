@@ -21,7 +21,8 @@ class Server:
     """The tests' side of a jail; the candidates' side is the zygote it started before it saw any job.
 
     Args:
-        config: what the host found: `root` (scratch), `uids`, `search`, `landlock`, `seccomp`, `readable`, `threads`.
+        config: what the host found: `root` (scratch), `uids`, `search`, `landlock`, `seccomp`, `readable`,
+            `threads`, `shares_user` (with files outside).
         channel: the zygote's socket.
     """
 
@@ -175,7 +176,8 @@ def make_cell(config: dict[str, Any], role: str) -> confine.Cell:
     if config["landlock"]:
         rules = landlock.ruleset(confine.LIBC, config["readable"], [folder, "/dev/null"])
     uid = config["uids"][(_CANDIDATE, _TESTS).index(role)]
-    return confine.Cell(uid, folder, rules, config["seccomp"], config["search"], config["threads"])
+    shared = config["shares_user"]
+    return confine.Cell(uid, folder, rules, config["seccomp"], config["search"], config["threads"], shared)
 
 
 def main(fd: int) -> None:

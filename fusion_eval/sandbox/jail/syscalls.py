@@ -26,6 +26,27 @@ SINCE_5 = {
     "process_mrelease": 448,
 }
 
+ATTRIBUTES_X86_64 = {
+    "chmod": 90,
+    "fchmod": 91,
+    "chown": 92,
+    "fchown": 93,
+    "lchown": 94,
+    "utime": 132,
+    "setxattr": 188,
+    "lsetxattr": 189,
+    "fsetxattr": 190,
+    "removexattr": 197,
+    "lremovexattr": 198,
+    "fremovexattr": 199,
+    "utimes": 235,
+    "fchownat": 260,
+    "futimesat": 261,
+    "fchmodat": 268,
+    "utimensat": 280,
+    "fchmodat2": 452,
+}
+
 X86_64 = {
     **SINCE_5,
     "ioctl": 16,
@@ -119,6 +140,21 @@ X86_64 = {
     "userfaultfd": 323,
 }
 
+ATTRIBUTES_AARCH64 = {
+    "setxattr": 5,
+    "lsetxattr": 6,
+    "fsetxattr": 7,
+    "removexattr": 14,
+    "lremovexattr": 15,
+    "fremovexattr": 16,
+    "fchmod": 52,
+    "fchmodat": 53,
+    "fchownat": 54,
+    "fchown": 55,
+    "utimensat": 88,
+    "fchmodat2": 452,
+}
+
 AARCH64 = {
     **SINCE_5,
     "lookup_dcookie": 18,
@@ -208,3 +244,4 @@ AARCH64 = {
 }
 
 TABLES = {"x86_64": X86_64, "aarch64": AARCH64}
+ATTRIBUTES = {"x86_64": ATTRIBUTES_X86_64, "aarch64": ATTRIBUTES_AARCH64}
