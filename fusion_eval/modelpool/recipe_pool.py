@@ -23,14 +23,18 @@ from fusion_eval.merge.tokenizer import read_tokenizer
 from fusion_eval.modelpool.base_pool import BaseModelPool
 from fusion_eval.modelpool.hub import model_folder
 from fusion_eval.modelpool.recipe_files import write_files
+from fusion_eval.modelpool.skeletons import built, described
 
 
-def recipe_pool(path: str | None = None, auto_class: str | None = None) -> BaseModelPool:
+def recipe_pool(
+    path: str | None = None, auto_class: str | None = None, skeleton: Mapping[str, Any] | None = None
+) -> BaseModelPool:
     """The pool of the models that a recipe names; for a recipe of ours, the pool that it describes.
 
     Args:
         path: the recipe.
         auto_class: the class of transformers that runs the models; None: the one that their config names.
+        skeleton: a node that builds the architecture of models without a config.
 
     Raises:
         ConfigError: with every fault of the file.
@@ -39,7 +43,7 @@ def recipe_pool(path: str | None = None, auto_class: str | None = None) -> BaseM
         raise ConfigError(Fault("modelpool.path", "no recipe", "a file", "Use it as method=recipe method.path=..."))
     file = read_recipe(path)
     if not file.own:
-        return RecipePool(path, auto_class)
+        return RecipePool(path, auto_class, skeleton)
     from fusion_eval.build import build
 
     pool = build(file.own["modelpool"], _key_="modelpool")
@@ -58,11 +62,12 @@ class RecipePool(BaseModelPool):
     Args:
         path: the recipe.
         auto_class: the class of transformers that runs the models; None: the one that their config names.
+        skeleton: a node that builds the architecture of models without a config.
     """
 
-    def __init__(self, path: str, auto_class: str | None = None) -> None:
+    def __init__(self, path: str, auto_class: str | None = None, skeleton: Mapping[str, Any] | None = None) -> None:
         super().__init__()
-        self.path, self._auto_class = Path(path).expanduser(), auto_class
+        self.path, self._auto_class, self._node = Path(path).expanduser(), auto_class, skeleton
 
     @cached_property
     def book(self) -> RecipeBook:
@@ -165,9 +170,11 @@ class RecipePool(BaseModelPool):
     def _skeleton(self, material: Material) -> nn.Module:
         from fusion_eval.modelpool.transformers_model import model_class, model_config, weightless_model
 
+        if self._node is not None:
+            return built(self._node)
         name = self._auto_class or next(iter(material.config.get("architectures") or ()), None)
         if material.origin is None or name is None:
-            do = "Only merge and save, or set modelpool.auto_class."
+            do = "Set modelpool.skeleton to a node that builds the architecture."
             raise ConfigError(Fault(str(self.path), "models without a config.json that names their class", do=do))
         cls = model_class(name)
         overrides = {k: v for k, v in material.config.items() if k not in ("architectures", "model_type")}
@@ -178,7 +185,6 @@ class RecipePool(BaseModelPool):
         from fusion_eval.modelpool.fused import fuses_weights, load_fused
         from fusion_eval.modelpool.loading import load_into
         from fusion_eval.modelpool.names import match_names, transformers_renaming, under_model_names
-        from fusion_eval.modelpool.skeletons import described
 
         model, weights = self._skeleton(material), material.checkpoint
         if fuses_weights(model, weights):

@@ -1,0 +1,269 @@
+"""Recipes through the command line and the pool: merged, saved, reloaded, made again."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+import torch
+import yaml
+
+from fusion_eval.errors import ConfigError, FusionEvalError, MethodError
+from fusion_eval.merge.files import open_checkpoint
+from fusion_eval.method.recipe import Recipe, built_method
+from fusion_eval.method.ties import Ties
+from fusion_eval.modelpool.recipe_pool import RecipePool, recipe_pool
+from tests.merge.recipe_models import write_model, write_tokenizer
+
+transformers = pytest.importorskip("transformers")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    root = tmp_path_factory.mktemp("models")
+    for name in ("base", "a", "b"):
+        write_tokenizer(write_model(root / name, name), ["<x0>"], 128)
+    write_tokenizer(write_model(root / "wide", "c", vocab=136), ["<x0>", "<im_start>", "<im_end>"], 136, shift=7)
+    (root / "a" / "generation_config.json").write_text(json.dumps({"eos_token_id": [2], "bos_token_id": 1}))
+    (root / "a" / "chat_template.jinja").write_text("{{ messages }}")
+    return root
+
+
+@pytest.fixture
+def place(models, tmp_path, monkeypatch):
+    """A working directory beside the models."""
+    for folder in models.iterdir():
+        if folder.is_dir():
+            (tmp_path / folder.name).symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def written(place, recipe, name="recipe.yml"):
+    """A recipe on disk, as method and pool."""
+    text = recipe if isinstance(recipe, str) else yaml.safe_dump(recipe, sort_keys=False)
+    (place / name).write_text(text)
+    return Recipe(str(place / name)), RecipePool(str(place / name))
+
+
+def merged(place, recipe):
+    method, pool = written(place, recipe)
+    assert method.faults(pool) == []
+    assert pool.faults() == []
+    return method.apply(pool), pool
+
+
+def run(*words, monkeypatch):
+    from fusion_eval.cli import main
+
+    monkeypatch.setattr(sys, "argv", ["fusion_eval", *words])
+    try:
+        main()
+    except SystemExit as end:
+        assert end.code in (None, 0), end.code
+
+
+TIES = {
+    "merge_method": "ties",
+    "base_model": "base",
+    "models": [{"model": name, "parameters": {"weight": 0.5, "density": 0.4}} for name in ("a", "b")],
+    "dtype": "bfloat16",
+}
+QUIET = ("taskpool=dummy", "program.base=false", "program.experts=none", "progress=false")
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:hydra")
+class TestCommandLine:
+    def test_a_recipe_needs_nothing_else_and_makes_itself_again(self, place, monkeypatch):
+        written(place, {**TIES, "merge_method": "dare_ties"})
+        run("method=recipe", "method.path=recipe.yml", "save=first", "seed=5", *QUIET, monkeypatch=monkeypatch)
+        run("method=recipe", "method.path=first/recipe.yml", "save=second", *QUIET, monkeypatch=monkeypatch)
+        first, second = (open_checkpoint(place / name) for name in ("first", "second"))
+        assert first.fingerprint() == second.fingerprint()
+        written(place, {**TIES, "merge_method": "dare_ties"})
+        run("method=recipe", "method.path=recipe.yml", "save=third", "seed=6", *QUIET, monkeypatch=monkeypatch)
+        assert open_checkpoint(place / "third").fingerprint() != first.fingerprint()
+        card = (place / "first" / "README.md").read_text()
+        assert "merge_method: dare_ties" in card
+        assert RecipePool("recipe.yml").checkpoint("a").fingerprint()[:16] in card
+
+    def test_our_own_methods_write_a_recipe_too(self, place, monkeypatch):
+        pool = "modelpool=huggingface modelpool.auto_class=LlamaForCausalLM modelpool.base=base".split()
+        experts = "modelpool.experts={a: a, b: b}"
+        words = ["method=dare_ties", "method.density=0.3", *pool, experts, "save=own", "seed=4"]
+        run(*words, *QUIET, monkeypatch=monkeypatch)
+        run("method=recipe", "method.path=own/recipe.yml", "save=again", *QUIET, monkeypatch=monkeypatch)
+        assert open_checkpoint(place / "own").fingerprint() == open_checkpoint(place / "again").fingerprint()
+        node = yaml.safe_load((place / "own" / "recipe.yml").read_text())
+        assert node["seed"] == 4
+        assert node["inputs"]["a"]["fingerprint"] == open_checkpoint(place / "a").fingerprint()
+        assert "| a |" in (place / "own" / "README.md").read_text()
+
+    def test_faults_name_file_and_line(self, place, monkeypatch):
+        written(place, {**TIES, "denstiy": 1})
+        monkeypatch.setattr(sys, "argv", ["fusion_eval", "method=recipe", "method.path=recipe.yml", "taskpool=dummy"])
+        from fusion_eval.cli import main
+
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert "recipe.yml, line 13: a recipe has no key 'denstiy'" in str(end.value.code)
+
+
+def test_what_is_saved_loads(place):
+    recipe = {
+        "merge_method": "linear",
+        "base_model": "a",
+        "models": [{"model": name, "parameters": {"weight": 0.5}} for name in ("a", "wide")],
+        "tokenizer": {"source": "union", "pad_to_multiple_of": 16, "tokens": {"<new>": {"source": {"kind": "zero"}}}},
+        "chat_template": "chatml",
+        "out_dtype": "bfloat16",
+    }
+    result, pool = merged(place, recipe)
+    pool.save(result, place / "out")
+    model = transformers.AutoModelForCausalLM.from_pretrained(place / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place / "out")
+    assert model.config.vocab_size == 144 == model.get_input_embeddings().weight.shape[0]
+    assert model.dtype == torch.bfloat16
+    assert len(tokenizer) == 137
+    row = model.get_input_embeddings().weight[tokenizer.convert_tokens_to_ids("<new>")]
+    assert not row.any()
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False)
+    assert text == "<|im_start|>user\nhi<|im_end|>\n"
+    assert json.loads((place / "out" / "generation_config.json").read_text())["eos_token_id"] == [2]
+    built = pool.build(result)
+    loaded = dict(model.state_dict())
+    assert all(torch.equal(tensor.bfloat16(), loaded[name]) for name, tensor in built.state_dict().items())
+
+
+def test_ids_of_special_tokens_follow_the_tokenizer(place):
+    folder = place / "moved"
+    write_tokenizer(write_model(folder, "b"), ["<x0>"], 128)
+    data = json.loads((folder / "tokenizer.json").read_text())
+    data["model"]["vocab"]["</s>"], data["model"]["vocab"]["!"] = data["model"]["vocab"]["!"], 2
+    for entry in data["added_tokens"]:
+        entry["id"] = 3 if entry["content"] == "</s>" else entry["id"]
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    models = [{"model": name, "parameters": {"weight": 1}} for name in ("a", "moved")]
+    recipe = {"merge_method": "linear", "models": models, "tokenizer_source": "moved"}
+    _, pool = merged(place, recipe)
+    outline = pool.book.outline()
+    assert (outline.config["eos_token_id"], outline.config["bos_token_id"]) == (3, 1)
+    assert outline.generation["eos_token_id"] == [3]
+
+
+def test_equal_vocabularies_keep_their_padding_rows(place):
+    for name in ("a", "b"):
+        folder = place / f"padded_{name}"
+        write_tokenizer(write_model(folder, name, vocab=144), ["<x0>"], 128)
+    models = [{"model": f"padded_{name}", "parameters": {"weight": 1}} for name in ("a", "b")]
+    result, _ = merged(place, {"merge_method": "linear", "models": models, "tokenizer_source": "union"})
+    assert result.spec("lm_head.weight").shape == (144, 64)
+
+
+def test_documents_in_a_chain(place):
+    text = """
+name: mean
+merge_method: linear
+models: [{model: a}, {model: b}]
+parameters: {weight: 1}
+---
+merge_method: task_arithmetic
+base_model: base
+models: [{model: mean, parameters: {weight: 0.5}}]
+"""
+    result, _ = merged(place, text)
+    base, a, b = (open_checkpoint(place / name) for name in ("base", "a", "b"))
+    for name in base:
+        wanted = base[name] + 0.5 * ((a[name] + b[name]) / 2 - base[name])
+        torch.testing.assert_close(result[name], wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_modules_and_positions(place):
+    recipe = {
+        "merge_method": "linear",
+        "modules": {
+            "mlp": {"models": [{"model": "a"}, {"model": "b"}], "parameters": {"weight": [{"value": 1}]}},
+            "default": {"models": [{"model": "a", "parameters": {"weight": 1}}]},
+        },
+    }
+    result, _ = merged(place, recipe)
+    a, b = (open_checkpoint(place / name) for name in ("a", "b"))
+    assert set(result) == set(a)
+    name = "model.layers.1.mlp.up_proj.weight"
+    torch.testing.assert_close(result[name], (a[name] + b[name]) / 2)
+    assert torch.equal(result["model.norm.weight"], a["model.norm.weight"])
+    recipe["modules"].pop("default")
+    method, pool = written(place, recipe)
+    assert "tensors of no module" in str(method.faults(pool)[0])
+
+
+def test_an_adapter_on_a_model(place):
+    from safetensors.torch import save_file
+
+    folder = place / "lora"
+    folder.mkdir()
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    path = "base_model.model.model.layers.0.self_attn.q_proj"
+    A, B = torch.randn(2, 64), torch.randn(64, 2)
+    save_file({f"{path}.lora_A.weight": A, f"{path}.lora_B.weight": B}, folder / "adapter_model.safetensors")
+    result, _ = merged(place, {"merge_method": "passthrough", "models": [{"model": "a+lora"}]})
+    name = "model.layers.0.self_attn.q_proj.weight"
+    torch.testing.assert_close(result[name], open_checkpoint(place / "a")[name] + 2 * B @ A)
+
+
+def test_layers_and_config(place):
+    slices = [
+        {"sources": [{"model": "a", "layer_range": [0, 3]}]},
+        {"sources": [{"model": "b", "layer_range": [1, 4]}]},
+    ]
+    result, pool = merged(place, {"merge_method": "passthrough", "slices": slices})
+    assert pool.book.outline().config["num_hidden_layers"] == 6
+    assert torch.equal(
+        result["model.layers.3.input_layernorm.weight"],
+        open_checkpoint(place / "b")["model.layers.1.input_layernorm.weight"],
+    )
+    slices[0]["sources"][0]["layer_range"] = [0, 9]
+    method, pool = written(place, {"merge_method": "passthrough", "slices": slices})
+    assert "layers 0 to 9 of 'a', which has 4" in str(method.faults(pool)[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"models": [{"model": "aa", "parameters": {"weight": 1}}]}, "model 'aa'"),
+        (
+            {"models": [{"model": "a"}, {"model": "b"}], "parameters": {"weight": [{"filter": "mlp", "value": 1}]}},
+            "no value",
+        ),
+        ({"chat_template": "chatlm"}, "Did you mean 'chatml'?"),
+        ({"tokenizer": {"source": "union", "tokens": {"<q>": {"source": "b"}}}}, "'b' has no token '<q>'"),
+    ],
+)
+def test_faults_before_work(place, change, told):
+    method, pool = written(place, {**TIES, **change})
+    faults = [str(fault) for fault in method.faults(pool)]
+    assert any(told in fault for fault in faults), faults
+
+
+def test_other_pools_are_refused(make_pool, place):
+    method, _ = written(place, TIES)
+    with pytest.raises(MethodError, match="names its models itself"):
+        method.apply(make_pool(2))
+
+
+def test_only_methods_are_built_from_a_recipe():
+    assert isinstance(built_method({"_target_": "fusion_eval.method.ties.Ties", "density": 0.3}), Ties)
+    for target in ("os.system", "subprocess.Popen", "fusion_eval.nowhere.Ties"):
+        with pytest.raises(ConfigError):
+            built_method({"_target_": target})
+    with pytest.raises(ConfigError, match="densty"):
+        built_method({"_target_": "fusion_eval.method.ties.Ties", "densty": 0.3})
+
+
+def test_a_pool_without_a_recipe_is_told():
+    with pytest.raises(FusionEvalError, match="no recipe"):
+        recipe_pool()
