@@ -162,8 +162,8 @@ def _single(predicted: Any) -> str:
 
 
 @functools.cache
-def sacre_metric(name: str) -> Any:
-    """sacrebleu's metric object: bleu, chrf, chrf++ or ter, with the library's defaults."""
+def sacre_metric(name: str, sentence: bool = False) -> Any:
+    """sacrebleu's metric object: bleu, chrf, chrf++ or ter, with the library's defaults for corpora or sentences."""
     try:
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF
@@ -171,7 +171,7 @@ def sacre_metric(name: str) -> Any:
     except ImportError as error:
         raise missing_dependency("sacrebleu", "language", f"the metric {name}") from error
     makers: dict[str, Any] = {"bleu": BLEU, "chrf": CHRF, "chrf++": functools.partial(CHRF, word_order=2), "ter": TER}
-    return makers[name]()
+    return makers[name](effective_order=True) if sentence and name == "bleu" else makers[name]()
 
 
 def _sacre(name: str, items: Sequence[tuple[Any, Any]]) -> float:

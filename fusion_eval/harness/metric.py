@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fusion_eval.errors import ConfigError, Fault, did_you_mean
+from fusion_eval.harness import aggregation, squad
 
 Compute = Callable[..., Any]
 
@@ -97,6 +98,23 @@ class BoundMetric:
     call: Callable[[Any, Any], Any] | None
     options: Mapping[str, Any]
     builtin: bool = True
+
+
+def document_score(name: str) -> Compute | None:
+    """A metric of whole data sets as a score of one document, for files that aggregate it by a mean.
+
+    f1 is the F1 of words (as for SQuAD); bleu, chrf and ter are sentence scores.
+    """
+    if name == "f1":
+        return lambda references, predictions, **_: squad.compute_f1(str(references[0]), str(predictions[0]))
+    if name not in ("bleu", "chrf", "chrf++", "ter"):
+        return None
+
+    def compute(references: Sequence[Any], predictions: Sequence[Any], **_: Any) -> float:
+        golds = [references[0]] if isinstance(references[0], str) else list(references[0])
+        return float(aggregation.sacre_metric(name, sentence=True).sentence_score(predictions[0], golds).score)
+
+    return compute
 
 
 def bind(name: str, function: Any, options: Mapping[str, Any], strict: bool) -> BoundMetric:

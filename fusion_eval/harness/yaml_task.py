@@ -12,12 +12,14 @@ from fusion_eval.harness.aggregation import Aggregation, get_aggregation
 from fusion_eval.harness.context import current
 from fusion_eval.harness.fewshot import ContextSampler, sampler_class
 from fusion_eval.harness.filter import build_pipeline
-from fusion_eval.harness.metric import DEFAULT_METRICS, METRICS, BoundMetric, bind
+from fusion_eval.harness.metric import DEFAULT_METRICS, METRICS, BoundMetric, bind, document_score
 from fusion_eval.harness.prompt import Style, Turn, joined, question_and_answer, render_prompt
 from fusion_eval.harness.request import Request
 from fusion_eval.harness.spec import MetricSpec, TaskSpec
 from fusion_eval.harness.task import Document, spec_of
 from fusion_eval.harness.yaml_documents import YamlDocuments
+
+_PER_DOCUMENT = ("mean", "median", "nanmean")
 
 
 class ConfigurableTask(YamlDocuments):
@@ -214,11 +216,12 @@ def _bind_metrics(spec: TaskSpec) -> tuple[list[BoundMetric], dict[str, Aggregat
     directions: dict[str, bool] = {}
     for entry in entries:
         strict = spec.output_type == "generate_until" and not callable(spec.process_results)
-        name = entry.metric if isinstance(entry.metric, str) or spec.process_results is None else entry.name
-        bound.append(bind(entry.name, name, entry.options, strict))
         known = METRICS.get(entry.name)
         default = entry.aggregation if entry.aggregation is not None else (known.aggregation if known else "mean")
         aggregations[entry.name] = get_aggregation(default)
+        metric = entry.metric if isinstance(entry.metric, str) or spec.process_results is None else entry.name
+        own = document_score(metric) if strict and isinstance(metric, str) and default in _PER_DOCUMENT else None
+        bound.append(bind(entry.name, own or metric, entry.options, strict))
         better = entry.higher_is_better
         directions[entry.name] = better if better is not None else (known.higher_is_better if known else True)
     return bound, aggregations, directions

@@ -53,7 +53,7 @@ class LanguageModelTaskPool(LightningFabricMixin, BaseTaskPool):
         pass_tokens: tokens of one forward pass when scoring; null for a value that suits the device.
         tokenizer: folder or name; null for the model's own.
         model_options: max_length, add_bos_token, prefix_token_id, think_end_token, chat_template_args.
-        server: an OpenAI-compatible server {url, model, chat, concurrency, rate, ...} that is asked in place of the model.
+        server: an OpenAI-compatible server {url, model, chat, concurrency, rate, ...}, asked in place of the model.
         log_samples: write every prompt, response and score beside the report, in the peer's layout.
         predict_only: responses without scores.
         confirm_run_unsafe_code: tasks may execute what the model writes, in the sandbox.
