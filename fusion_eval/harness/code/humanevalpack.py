@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fusion_eval.errors import ConfigError, Fault, did_you_mean
@@ -140,18 +141,24 @@ class HumanEvalPack(ExecutionTask):
         return str(doc["test"])
 
     def solution(self, doc: Mapping[str, Any]) -> str:
-        """Declaration and canonical solution."""
-        return f"{doc['prompt'] if self.rules.language == 'python' else doc['declaration']}{doc['canonical_solution']}"
+        """Prompt and canonical solution."""
+        return f"{doc['prompt']}{doc['canonical_solution']}"
 
     def buggy(self, doc: Mapping[str, Any]) -> str:
-        """Declaration and the solution with a bug, which must not pass."""
-        return f"{doc['prompt'] if self.rules.language == 'python' else doc['declaration']}{doc['buggy_solution']}"
+        """Prompt and the solution with a bug, which must not pass."""
+        return f"{doc['prompt']}{doc['buggy_solution']}"
 
     def obstacle(self, doc: Mapping[str, Any]) -> str:
-        """Problems whose reference needs a package from the network."""
+        """Problems whose reference needs a package or a header that is not here."""
         text = f"{doc['canonical_solution']}\n{doc['test']}"
         used = re.search(self.rules.packages, text) if self.rules.packages else None
-        return f"its reference needs a package ({used.group(0)})" if used else ""
+        if used:
+            return f"its reference needs a package ({used.group(0)})"
+        headers = re.findall(
+            r"#include\s*<((?:boost|openssl)/[\w./]+)>", f"{doc['prompt']}\n{doc['declaration']}\n{text}"
+        )
+        absent = [name for name in headers if not Path("/usr/include", name).exists()]
+        return f"its reference needs the header {absent[0]}" if absent else ""
 
     def postprocess_generation(self, generation: str, idx: int) -> str:
         """The function: fence and prompt removed, cut at a stop word or at the closing brace."""
