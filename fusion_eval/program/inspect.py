@@ -107,8 +107,7 @@ class InspectProgram(BaseProgram):
     def _prepare(self) -> None:
         """Check; models that do not align are a result here, not a fault."""
         with self.timed("check"):
-            found = [*self._output_faults(), *self.faults()]
-            if found:
+            if found := self.faults():
                 raise ConfigError(*dict.fromkeys(found))
 
     def _aligned(self, models: Mapping[str, Checkpoint]) -> tuple[AlignedPool, tuple[str, ...]]:
