@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from pickle import UnpicklingError
+from types import CodeType
 from typing import Any
 
 import torch
@@ -153,6 +154,12 @@ def _feed(state: Any, value: Any) -> None:
         state.update(repr(value).encode())
 
 
+def _bytecode(code: CodeType) -> str:
+    """What a function does, where its source is not to be had."""
+    constants = [_bytecode(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
+    return f"{code.co_code.hex()} {code.co_names} {constants}"
+
+
 def source_of(function: Callable[..., Any]) -> str:
     """A function's or class's source, with the arguments bound to it; its name where there is no source."""
     inner = getattr(function, "func", None)
@@ -162,8 +169,8 @@ def source_of(function: Callable[..., Any]) -> str:
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):
-        kind = type(function)
-        source = repr(function) if kind.__module__ == "builtins" else f"{callable_text(kind)} {function!r}"
+        code = getattr(function, "__code__", None)
+        source = f"{callable_text(type(function))} {function!r}" if code is None else _bytecode(code)
     closure = getattr(function, "__closure__", None) or ()
     cells = [repr(cell.cell_contents) for cell in closure if isinstance(cell.cell_contents, str | int | float | bool)]
     return f"{source}{cells}"

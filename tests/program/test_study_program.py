@@ -1,0 +1,63 @@
+"""`program=my_study`: one cell per job, then the whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fusion_eval.errors import ConfigError
+from fusion_eval.program.study_program import StudyProgram
+
+HERE = "tests.program.test_study_program"
+CALLS: list[str] = []
+
+
+def train(seed: int, width: int) -> nn.Module:
+    CALLS.append(f"{width}/{seed}")
+    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
+
+
+def load(path: Path) -> nn.Module:
+    state = torch.load(path, weights_only=True)
+    width = state["0.weight"].shape[0]
+    model = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 3))
+    model.load_state_dict(state)
+    return model
+
+
+def data() -> list[Any]:
+    return [(torch.randn(40, 4, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3)]
+
+
+def node(folder: Path) -> dict[str, Any]:
+    return {
+        "_target_": "fusion_eval.program.study.Study",
+        "methods": {f"w{w}": {"_target_": f"{HERE}.train", "_partial_": True, "width": w} for w in (2, 8)},
+        "load_fn": {"_target_": f"{HERE}.load", "_partial_": True},
+        "seeds": [0, 1],
+        "data": {"_target_": f"{HERE}.data"},
+        "folder": str(folder / "study"),
+        "options": {"num_classes": 3, "resamples": 200},
+    }
+
+
+def test_cells_are_jobs_and_the_whole_trains_the_rest(tmp_path: Path) -> None:
+    CALLS.clear()
+    report = StudyProgram(node(tmp_path), cell="w8/1", output=tmp_path / "job").run()
+    assert CALLS == ["8/1"]
+    assert report.notes == ("trained w8, seed 1",)
+    whole = StudyProgram(node(tmp_path), output=tmp_path / "whole").run()
+    assert sorted(CALLS) == ["2/0", "2/1", "8/0", "8/1"]
+    assert any(note.startswith("classification: accuracy: ") for note in whole.notes)
+    assert (tmp_path / "whole" / "report.json").is_file()
+
+
+def test_unknown_cells_and_other_nodes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"program.cell: 'w8/7'; expected one of w2/0, w2/1"):
+        StudyProgram(node(tmp_path), cell="w8/7").run()
+    with pytest.raises(ConfigError, match=r"program\.study: a list"):
+        StudyProgram({"_target_": f"{HERE}.data"}).run()
