@@ -24,6 +24,7 @@ _EXPORTS = {
     "Filter": "filter",
     "register_filter": "filter",
     "ContextSampler": "fewshot",
+    "library": "catalog",
     "peer_tasks": "catalog",
     "peer_names": "peer_names",
     "Outcome": "outcome",

@@ -15,6 +15,11 @@ from fusion_eval.harness.spec_reader import SpecReader
 from fusion_eval.harness.yaml_file import FunctionRef, YamlFile, YamlReader
 
 
+def library() -> Path:
+    """The package's own task files, whose names begin with `fe_`."""
+    return Path(__file__).parent / "library"
+
+
 def peer_tasks(package: str = "lm_eval") -> Path:
     """The task folder of an installed package, found without importing it.
 
@@ -157,7 +162,8 @@ class _Builder:
                 return
         else:
             name, own = str(item["task"]), {**overrides, **{k: v for k, v in item.items() if k != "task"}}
-        if isinstance(item, Mapping) and name not in entries and parent is not None and _complete(own):
+        inline = isinstance(item, Mapping) and ("include" in item or (name not in entries and _complete(own)))
+        if inline and parent is not None:
             self._task(self._inline_task(name, own, parent), {}, parent)
             return
         entry = self.catalog.find(name)

@@ -12,7 +12,7 @@ from torch import nn
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError
 from fusion_eval.evaluation.devices import Devices
 from fusion_eval.harness.build import RunOptions
-from fusion_eval.harness.catalog import peer_tasks
+from fusion_eval.harness.catalog import library, peer_tasks
 from fusion_eval.harness.dataset import DataSource
 from fusion_eval.harness.evaluate import Suite, evaluate, make_suite
 from fusion_eval.harness.export import write_results
@@ -98,7 +98,7 @@ class LanguageModelTaskPool(LightningFabricMixin, BaseTaskPool):
     ) -> None:
         super().__init__(**kwargs)
         self._tasks = _plain(tasks)
-        self._roots = [*_folders_of(tasks_from), *(Path(path) for path in _listed(include_path))]
+        self._roots = [library(), *_folders_of(tasks_from), *(Path(path) for path in _listed(include_path))]
         self._data = DataSource(Path(data_root) if data_root else None)
         self._chat = bool(apply_chat_template)
         self._options = {
