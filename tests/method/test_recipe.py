@@ -91,7 +91,7 @@ class TestCommandLine:
         assert RecipePool("recipe.yml").checkpoint("a").fingerprint()[:16] in card
 
     def test_our_own_methods_write_a_recipe_too(self, place, monkeypatch):
-        pool = "modelpool=huggingface modelpool.auto_class=LlamaForCausalLM modelpool.base=base".split()
+        pool = ["modelpool=huggingface", "modelpool.auto_class=LlamaForCausalLM", "modelpool.base=base"]
         experts = "modelpool.experts={a: a, b: b}"
         words = ["method=dare_ties", "method.density=0.3", *pool, experts, "save=own", "seed=4"]
         run(*words, *QUIET, monkeypatch=monkeypatch)
