@@ -10,7 +10,7 @@ import pytest
 from fusion_eval.errors import ConfigError, DataError, SandboxError
 from fusion_eval.harness.code import check_references, evaluate, judging, native_tasks, require_references, select
 from fusion_eval.harness.code.execution import ExecutionTask
-from fusion_eval.harness.code.humaneval import HumanEval
+from fusion_eval.harness.code.humaneval import HumanEval, HumanEvalPlus
 from fusion_eval.harness.code.humanevalpack import HumanEvalPack
 from fusion_eval.harness.code.pal import Pal, majority
 from fusion_eval.sandbox import Sandbox
@@ -181,3 +181,11 @@ def test_no_bug_passes(language: str, full_data: Path, box: Sandbox) -> None:
     found = evaluate(task, [[task.buggy(doc)] for doc in task.documents], box)
     assert sum(found.values) == 0
     assert found.unscored == 0
+
+
+def test_the_test_that_nothing_passes_is_put_right() -> None:
+    doc = {
+        "test": "def check(candidate):\n    assert _poly(*candidate(*inp), inp) <= 0.0001",
+        "entry_point": "find_zero",
+    }
+    assert "abs(_poly(*inp, candidate(*inp))) <= 0.0001" in HumanEvalPlus().tests(doc)
