@@ -2,7 +2,8 @@
 
 python scripts/bench_evaluate.py [--repeats 9] [--batches 157] [--json FILE]
 
-Figures: images per second of a bare `torch.inference_mode` accuracy loop; the pool with one metric (target: 0.95 of it)
+One thread, CPU time. Figures: images per second of a bare `torch.inference_mode` accuracy loop; the pool with one metric
+(target: 0.95 of it)
 and with six (target: 0.5 of it); `compare` on one model with six metrics (target: twice the bare loop's time).
 """
 
@@ -84,9 +85,9 @@ def best(functions: dict[str, Callable[[], Any]], repeats: int) -> dict[str, flo
         function()
     for _ in range(repeats):
         for name, function in functions.items():
-            start = time.perf_counter()
+            start = time.process_time()
             function()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(time.process_time() - start)
     return {name: min(each) for name, each in times.items()} | {"median_bare": statistics.median(times["bare"])}
 
 

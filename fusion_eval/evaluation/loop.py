@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from textwrap import shorten
 from typing import Any, Protocol
 
@@ -15,6 +14,7 @@ from fusion_eval.evaluation.devices import Devices
 from fusion_eval.evaluation.rows import Column, Rows, gathered
 
 _MESSAGE = 400  # characters of a foreign error that are shown
+_READING, _FORWARD = "reading", "forward"
 _HELD_BYTES = 32 << 20  # raw outputs kept before they are turned into rows
 
 
@@ -68,61 +68,74 @@ def evaluate_rows(
 def _local_rows(model: nn.Module, loader: Batches, step: Step, devices: Devices, progress: bool) -> Rows:
     training = model.training
     model.eval()
-    parts: list[Rows] = []
-    held: list[Any] = []
-    ids: list[range] = []
-    held_bytes = 0
+    held = _Held(step, loader)
+    moves = devices.device.type != "cpu"  # loaders give batches on the CPU
+    doing, ids = _READING, range(0)  # what the user's code is asked for, and the last batch
     try:
         with torch.inference_mode(), devices.autocast():
-            for batch_ids, batch in _read(loader, devices, progress and devices.is_zero):
-                with _told_as(EvaluationError, _place(loader, devices, f"items {batch_ids[0]} to {batch_ids[-1]}")):
-                    output = step.forward(model, to_device(batch, devices.device), batch_ids)
-                held.append(output)
-                ids.append(batch_ids)
-                held_bytes += _nbytes(output)
-                if held_bytes >= _HELD_BYTES:
-                    parts.append(_finished(step, held, ids, loader))
-                    held, ids, held_bytes = [], [], 0
-            if held:
-                parts.append(_finished(step, held, ids, loader))
-    finally:
-        model.train(training)
-    return Rows.join(parts)
-
-
-def _read(loader: Batches, devices: Devices, shown: bool) -> Iterator[tuple[range, Any]]:
-    """The batches; what a data set or a collate function raises is told as theirs."""
-    source, place = iter(_with_progress(loader, loader.name, shown)), "reading the first batch"
-    while True:
-        with _told_as(DataError, _place(loader, devices, place)):
-            entry = next(source, None)
-        if entry is None:
-            return
-        yield entry
-        place = f"reading after item {entry[0][-1]}"
-
-
-def _place(loader: Batches, devices: Devices, what: str) -> str:
-    rank = f" on rank {devices.rank}" if devices.world > 1 else ""
-    return f"task '{loader.name}'{rank}, {what}"
-
-
-@contextmanager
-def _told_as(kind: type[FusionEvalError], where: str) -> Iterator[None]:
-    """What the user's code raises, as one error that says where; the traceback stays in its cause."""
-    try:
-        yield
+            for ids, batch in _with_progress(loader, progress and devices.is_zero):
+                doing = _FORWARD
+                output = step.forward(model, to_device(batch, devices.device) if moves else batch, ids)
+                doing = ""
+                held.add(output, ids)
+                doing = _READING
+            doing = ""
+            return held.rows()
     except FusionEvalError:
         raise
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        in_worker = "Original Traceback" in str(error)  # then the last line names the type too
-        found = lines[-1] if in_worker else f"{type(error).__name__}: {' '.join(lines)}"
-        raise kind(Fault(where, shorten(found, _MESSAGE), do="Set HYDRA_FULL_ERROR=1 to see the traceback.")) from error
+        if not doing:
+            raise  # a bug of ours
+        raise _told(error, doing, ids, loader, devices) from error
+    finally:
+        model.train(training)
+
+
+class _Held:
+    """Raw outputs that are turned into rows many batches at a time."""
+
+    def __init__(self, step: Step, loader: Batches) -> None:
+        self.step, self.loader = step, loader
+        self.outputs: list[Any] = []
+        self.ids: list[range] = []
+        self.parts: list[Rows] = []
+        self.capacity = 0
+
+    def add(self, output: Any, ids: range) -> None:
+        """Keep a batch's outputs; batches are taken to be about as large as the first of a part."""
+        if not self.outputs:
+            self.capacity = max(1, _HELD_BYTES // max(1, _nbytes(output)))
+        self.outputs.append(output)
+        self.ids.append(ids)
+        if len(self.outputs) >= self.capacity:
+            self._finish()
+
+    def rows(self) -> Rows:
+        """All rows."""
+        if self.outputs:
+            self._finish()
+        return Rows.join(self.parts)
+
+    def _finish(self) -> None:
+        self.parts.append(_finished(self.step, self.outputs, self.ids, self.loader))
+        self.outputs, self.ids = [], []
+
+
+def _told(error: Exception, doing: str, ids: range, loader: Batches, devices: Devices) -> FusionEvalError:
+    """What the user's code raised, as one error that says where; the traceback stays in its cause."""
+    rank = f" on rank {devices.rank}" if devices.world > 1 else ""
+    after = f"after item {ids[-1]}" if ids else "the first batch"
+    what = f"{_READING} {after}" if doing == _READING else f"items {ids[0]} to {ids[-1]}"
+    lines = str(error).strip().splitlines() or [""]
+    in_worker = "Original Traceback" in str(error)  # then the last line names the type too
+    found = lines[-1] if in_worker else f"{type(error).__name__}: {' '.join(lines)}"
+    do = "Set HYDRA_FULL_ERROR=1 to see the traceback."
+    kind = DataError if doing == _READING else EvaluationError
+    return kind(Fault(f"task '{loader.name}'{rank}, {what}", shorten(found, _MESSAGE), do=do))
 
 
 def _finished(step: Step, held: list[Any], ids: list[range], loader: Batches) -> Rows:
-    flat = torch.cat([torch.arange(batch.start, batch.stop) for batch in ids])
+    flat = _numbers(ids)
     columns = step.finish(held, flat)
     length = len(next(iter(columns.values())))
     if loader.items is None:  # the last batch of a stream may be short
@@ -137,6 +150,13 @@ def _finished(step: Step, held: list[Any], ids: list[range], loader: Batches) ->
             )
         )
     return Rows(flat, columns)
+
+
+def _numbers(ids: list[range]) -> Tensor:
+    """All ids; one range where the batches follow each other, as they do on one rank."""
+    if ids[-1].stop - ids[0].start == sum(map(len, ids)):
+        return torch.arange(ids[0].start, ids[-1].stop)
+    return torch.cat([torch.arange(batch.start, batch.stop) for batch in ids])
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -163,11 +183,10 @@ def _nbytes(output: Any) -> int:
     return 64
 
 
-def _with_progress(loader: Batches, name: str, shown: bool) -> Iterable[tuple[range, Any]]:
+def _with_progress(loader: Batches, shown: bool) -> Iterable[tuple[range, Any]]:
     if not shown:
-        return iter(loader)
+        return loader
     from tqdm.auto import tqdm
 
-    total = len(loader) or None
-    bar: Iterable[tuple[range, Any]] = tqdm(loader, desc=name, total=total, leave=False, disable=None)
-    return bar
+    total = len(loader) if loader.items is not None else None
+    return tqdm(loader, desc=loader.name, total=total, leave=False, disable=None)

@@ -36,10 +36,10 @@ def split_batch(batch: Any, fields: BatchFields | None, where: str) -> BatchPart
     Raises:
         DataError: the batch has another layout than the fields, or needs fields.
     """
-    if isinstance(batch, Mapping) or (hasattr(batch, "keys") and hasattr(batch, "__getitem__")):
-        return _from_mapping(batch, fields, where)
     if isinstance(batch, list | tuple):
         return _from_sequence(batch, fields, where)
+    if isinstance(batch, Mapping) or (hasattr(batch, "keys") and hasattr(batch, "__getitem__")):
+        return _from_mapping(batch, fields, where)
     raise DataError(Fault(where, f"a batch that is a {type(batch).__name__}", "a pair, a tuple or a dictionary"))
 
 
@@ -114,7 +114,7 @@ def call_model(model: nn.Module, inputs: Any, where: str = "the model's input") 
     Raises:
         DataError: no entry fits the model.
     """
-    if not isinstance(inputs, Mapping):
+    if isinstance(inputs, Tensor) or not isinstance(inputs, Mapping):
         return model(inputs)
     named, takes_any = _forward_names(type(model).forward)
     if "input" in inputs and "input" not in named:

@@ -295,6 +295,7 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
             None if head is None else self.devices.place(head).eval(),
             None if isinstance(task.predict_fn, ArgmaxPredict) else task.predict_fn,
             keep_probs=any(metric in probabilities for metric in self._measures.names()),
+            keep_loss="loss" in self._measures.names(),
             fields=task.fields,
         )
         try:

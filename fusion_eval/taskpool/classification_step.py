@@ -25,6 +25,7 @@ class ClassificationStep:
         head: maps the model's features to logits; None where the model gives logits.
         predict_fn: replaces the forward pass and argmax; returns (predictions, probabilities).
         keep_probs: keep the probabilities (N, C) as a column.
+        keep_loss: keep the cross entropy as a column.
         fields: what the parts of a batch are, where that is no pair and no dictionary with a label.
     """
 
@@ -32,6 +33,7 @@ class ClassificationStep:
     head: nn.Module | None = None
     predict_fn: PredictFn | None = None
     keep_probs: bool = False
+    keep_loss: bool = True
     fields: BatchFields | None = None
 
     @property
@@ -65,15 +67,17 @@ class ClassificationStep:
         logits = scores.float()
         target = labels.long().to(logits.device)
         pred = logits.argmax(-1)
-        logits = logits - logits.amax(1, keepdim=True)  # the sum of logits and their logarithm keeps few digits
-        total = logits.exp().sum(1).log()  # a quarter of the time of a softmax over few classes
-        chosen = logits.gather(1, target[:, None])[:, 0]
         columns: dict[str, Column] = {
             "pred": pred.cpu(),
             "target": target.cpu(),
             "correct": (pred == target).float().cpu(),
-            "loss": (total - chosen).clamp_min(0.0).cpu(),
         }
+        if not (self.keep_loss or self.keep_probs):
+            return columns
+        logits = logits - logits.amax(1, keepdim=True)  # the sum of logits and their logarithm keeps few digits
+        total = logits.exp().sum(1).log()  # a quarter of the time of a softmax over few classes
+        chosen = logits.gather(1, target[:, None])[:, 0]
+        columns["loss"] = (total - chosen).clamp_min(0.0).cpu()
         if self.keep_probs:
             columns["probs"] = (logits - total[:, None]).exp().cpu()
         return columns
