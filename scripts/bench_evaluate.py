@@ -2,9 +2,9 @@
 
 python scripts/bench_evaluate.py [--repeats 9] [--batches 157] [--json FILE]
 
-One thread, CPU time. Figures: images per second of a bare `torch.inference_mode` accuracy loop; the pool with one metric
-(target: 0.95 of it)
-and with six (target: 0.5 of it); `compare` on one model with six metrics (target: twice the bare loop's time).
+One thread, CPU time. Figures: images per second of a bare `torch.inference_mode` accuracy loop; the pool with one
+metric (target: 0.95 of it) and with six (target: 0.5 of it); `compare` on one model with six metrics (target: twice
+the bare loop's time).
 """
 
 from __future__ import annotations
