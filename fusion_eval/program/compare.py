@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from fusion_eval.errors import ConfigError, DataError, Fault, FusionEvalError
-from fusion_eval.evaluation.columns import length_of, rebuilt
-from fusion_eval.evaluation.devices import Devices
+from fusion_eval.errors import ConfigError, DataError, Fault
+from fusion_eval.evaluation.columns import length_of
 from fusion_eval.evaluation.given import as_loader
-from fusion_eval.evaluation.loop import Batches, evaluate_rows
-from fusion_eval.evaluation.measure import Measured, check_battery, counted_rows, measure
-from fusion_eval.evaluation.rows import Rows
+from fusion_eval.evaluation.loop import Batches
 from fusion_eval.evaluation.task_step import TaskStep
 from fusion_eval.log import get_rankzero_logger
 from fusion_eval.program.compare_plan import (
@@ -24,16 +20,15 @@ from fusion_eval.program.compare_plan import (
     MetricArguments,
     MetricChoice,
     Model,
+    Plan,
     device_of,
     faults_of,
-    loaded,
     measurement,
     runs_of,
 )
-from fusion_eval.program.compare_result import Run, compared
-from fusion_eval.program.item_forms import Form, Subject, item_form
-from fusion_eval.program.row_cache import RowCache, data_key, model_key, task_key
-from fusion_eval.program.weighted_forms import weighted_form
+from fusion_eval.program.compare_result import compared
+from fusion_eval.program.compare_runs import RowSource, evaluated
+from fusion_eval.program.row_cache import RowCache, data_key, task_key
 from fusion_eval.stats.result import ComparisonResult
 from fusion_eval.stats.settings import SettingsArguments, settings_of
 from fusion_eval.task.inputs import split_batch
@@ -59,6 +54,7 @@ def compare(
     seeds: Sequence[int] | None = None,
     progress: bool = False,
     cache: str | Path | None = None,
+    on_error: str = "raise",
     receipt: Mapping[str, Any] | None = None,
     **settings: Unpack[SettingsArguments],
 ) -> ComparisonResult:
@@ -84,6 +80,7 @@ def compare(
         seeds: the runs' names, by default 0, 1, ...
         progress: show progress bars.
         cache: a folder of rows of earlier evaluations, by weights, data and task; what is there is not evaluated again.
+        on_error: "raise", or "drop" a method whose model cannot be evaluated, with a warning.
         receipt: what to keep with the result besides versions, data, models and metrics.
         **settings: test, unit, alpha, correction, family, reference, rope, power, interval, resamples, seed; see
             `stats.Settings`.
@@ -95,20 +92,13 @@ def compare(
         StatisticsError: scores that cannot be compared.
     """
     given = MetricArguments(task, num_classes, predict_fn, metrics, prob_metrics, ignore_index, fields)
+    if on_error not in ("raise", "drop"):
+        raise ConfigError(Fault("on_error", repr(on_error), "'raise' or 'drop'"))
     plan = _plan(methods, data, given, device, seeds, settings)
-    runs = _evaluated(plan, progress, None if cache is None else _cache(plan, Path(cache)))
-    return compared(runs, plan.measurement, clusters, _receipt(plan, receipt), settings, plan.seeds)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A checked comparison."""
-
-    runs: Mapping[str, Sequence[Model]]
-    loader: Batches
-    measurement: Measurement
-    device: torch.device | None
-    seeds: tuple[int, ...]
+    source = RowSource(plan, progress, None if cache is None else _cache(plan, Path(cache)))
+    runs, dropped = evaluated(source, on_error == "drop")
+    found = compared(runs, plan.measurement, clusters, _receipt(plan, receipt), settings, plan.seeds)
+    return replace(found, warnings=(*dropped, *found.warnings)) if dropped else found
 
 
 def _plan(
@@ -168,101 +158,6 @@ def _check_targets(chosen: Measurement, target: Any) -> None:
 def _cache(plan: Plan, folder: Path) -> RowCache:
     chosen = plan.measurement
     return RowCache(folder, data_key(plan.loader), task_key(TaskStep(chosen.name, chosen.task, chosen.make())))
-
-
-def _evaluated(plan: Plan, progress: bool, cache: RowCache | None) -> dict[str, list[Run]]:
-    found: dict[str, list[Run]] = {}
-    first: tuple[int, Any] | None = None
-    for name, models in plan.runs.items():
-        found[name] = []
-        for i in range(len(models)):
-            who = f"method '{name}'" + (f", run {i}" if len(models) > 1 else "")
-            try:
-                rows = _rows(models[i], plan, progress, cache, probe=first is None)
-                measured = measure(rows, plan.measurement.task, plan.measurement.make(), plan.measurement.where)
-                first = first or (len(rows), rebuilt(rows.columns, "target"))
-                _check_same_items(first[0], first[1], rows)
-            except FusionEvalError as error:
-                raise type(error)(*(replace(f, where=f"{who}, {f.where}") for f in error.faults)) from error
-            found[name].append(_run(plan.measurement, rows, measured))
-    return found
-
-
-def _rows(model: Model, plan: Plan, progress: bool, cache: RowCache | None, probe: bool) -> Rows:
-    """A model's rows: those kept of an earlier evaluation, or new ones."""
-    key = "" if cache is None else model_key(model)
-    kept = cache.read(key) if cache is not None and key else None
-    if kept is not None:
-        return kept
-    rows = _evaluate(loaded(model), plan, progress, probe)
-    if cache is not None and key:
-        cache.write(key, rows)
-    return rows
-
-
-def _evaluate(model: nn.Module, plan: Plan, progress: bool, probe: bool) -> Rows:
-    chosen = plan.measurement
-    step = TaskStep(chosen.name, chosen.task, chosen.make())
-    home = next((p.device for p in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
-    devices = Devices(plan.device or home)
-    try:
-        devices.place(model)
-        if probe:
-            _probe(model, plan, step, devices)
-        rows = evaluate_rows(model, plan.loader, step, devices, progress)
-    finally:
-        if devices.device != home:
-            model.to(home)
-    assert rows is not None
-    return rows
-
-
-def _probe(model: nn.Module, plan: Plan, step: TaskStep, devices: Devices) -> None:
-    """One batch through model and metrics, so that what does not fit is found before everything is evaluated."""
-    rows = evaluate_rows(model, _FirstBatch(plan.loader), step, devices, False)
-    assert rows is not None
-    check_battery(rows, step.task, step.battery, step.where)
-
-
-class _FirstBatch:
-    """The first batch of a loader."""
-
-    items: int | None = None
-
-    def __init__(self, loader: Batches) -> None:
-        self.name, self.loader = loader.name, loader
-
-    def __len__(self) -> int:
-        return 1
-
-    def __iter__(self) -> Any:
-        for ids, batch in self.loader:
-            yield ids, batch
-            return
-
-
-def _check_same_items(items: int, mine: Any, rows: Rows) -> None:
-    """Paired tests need the same items in the same order."""
-    theirs = rebuilt(rows.columns, "target")
-    same = items == len(rows)
-    if same and isinstance(mine, Tensor) and isinstance(theirs, Tensor):
-        same = torch.equal(mine, theirs)
-    if not same:
-        do = "Give a DataLoader over a data set, or a list of batches, instead of data that change from pass to pass."
-        raise DataError(Fault("data", "other items, or another order, than in the first pass", "the same items", do))
-
-
-def _run(chosen: Measurement, rows: Rows, measured: Measured) -> Run:
-    counted, _ = counted_rows(rows)
-    battery = chosen.make()
-    weights = counted.columns.get("weight")
-    forms: dict[str, Form | None] = {}
-    for name, value in measured.values.items():
-        source = measured.source[name]
-        better = measured.directions[name] is not False
-        form = item_form(Subject(name, battery[source], source, counted, chosen.task, value, better))
-        forms[name] = form if weights is None else weighted_form(name, form, weights, better)
-    return Run(measured, forms, counted.columns.get("cluster"), counted.ids)
 
 
 def _receipt(plan: Plan, more: Mapping[str, Any] | None) -> dict[str, Any]:

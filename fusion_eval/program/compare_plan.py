@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fusion_eval.build import build
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError, did_you_mean, listed
 from fusion_eval.evaluation.feeding import needs_probabilities
+from fusion_eval.evaluation.loop import Batches
 from fusion_eval.task.battery import Metrics, OfferedBattery
 from fusion_eval.task.registry import get_task
 from fusion_eval.task.task import Task
@@ -43,6 +44,17 @@ class Measurement:
     def where(self) -> str:
         """The task, for errors."""
         return f"task '{self.name}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked comparison: models per method, batches, what is measured, where, and the runs' names."""
+
+    runs: Mapping[str, Sequence[Model]]
+    loader: Batches
+    measurement: Measurement
+    device: torch.device | None
+    seeds: tuple[int, ...]
 
 
 def runs_of(methods: Any, faults: list[Fault]) -> dict[str, list[Model]]:

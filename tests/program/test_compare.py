@@ -500,3 +500,13 @@ def test_ignored_classes_are_ignored() -> None:
     found = three(ignore_index=0, metrics=["accuracy"])
     right = (ONE["a"][0].table.argmax(1) == TARGET)[kept]
     assert float(found.data["accuracy"][0, 0]) == pytest.approx(float(right.float().mean()))
+
+
+def test_a_broken_method_may_be_dropped() -> None:
+    found = three(methods={"broken": [NAN, NAN], **ONE}, on_error="drop")
+    assert found.methods == ("a", "b")
+    assert found.warnings[0].startswith("method 'broken' is left out: method 'broken', run 0, task 'classification'")
+    with pytest.raises(EvaluationError, match="NaN"):
+        three(methods={"broken": NAN}, on_error="drop")
+    with pytest.raises(ConfigError, match="on_error: 'skip'"):
+        three(on_error="skip")

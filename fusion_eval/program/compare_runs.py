@@ -1,0 +1,154 @@
+"""The models of a comparison evaluated one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fusion_eval.errors import DataError, Fault, FusionEvalError
+from fusion_eval.evaluation.columns import rebuilt
+from fusion_eval.evaluation.devices import Devices
+from fusion_eval.evaluation.loop import Batches, evaluate_rows
+from fusion_eval.evaluation.measure import Measured, check_battery, counted_rows, measure
+from fusion_eval.evaluation.rows import Rows
+from fusion_eval.evaluation.task_step import TaskStep
+from fusion_eval.program.compare_plan import Measurement, Model, Plan, loaded
+from fusion_eval.program.compare_result import Run
+from fusion_eval.program.item_forms import Form, Subject, item_form
+from fusion_eval.program.row_cache import RowCache, model_key
+from fusion_eval.program.weighted_forms import weighted_form
+
+
+@dataclass(slots=True)
+class RowSource:
+    """Models' rows: those kept of an earlier evaluation, or new ones.
+
+    The first model sees one batch first, so that metrics which cannot take its outputs are found early; later models
+    must have been given the first one's items.
+    """
+
+    plan: Plan
+    progress: bool
+    cache: RowCache | None
+    first: tuple[int, Any] | None = None
+
+    def __call__(self, model: Model) -> Rows:
+        """A model's rows.
+
+        Raises:
+            FusionEvalError: what the model, the data or the metrics cannot do.
+        """
+        rows = self._kept_or_new(model)
+        self.first = self.first or (len(rows), rebuilt(rows.columns, "target"))
+        _check_same_items(*self.first, rows)
+        return rows
+
+    def _kept_or_new(self, model: Model) -> Rows:
+        key = "" if self.cache is None else model_key(model)
+        kept = self.cache.read(key) if self.cache is not None and key else None
+        if kept is not None:
+            return kept
+        rows = _evaluate(loaded(model), self.plan, self.progress, self.first is None)
+        if self.cache is not None and key:
+            self.cache.write(key, rows)
+        return rows
+
+
+def evaluated(rows_of: RowSource, drop: bool) -> tuple[dict[str, list[Run]], list[str]]:
+    """Every method's runs, and a warning per method that was dropped."""
+    found: dict[str, list[Run]] = {}
+    dropped: list[str] = []
+    plan = rows_of.plan
+    for name, models in plan.runs.items():
+        runs: list[Run] = []
+        try:
+            for i in range(len(models)):
+                runs.append(
+                    _told_as(f"method '{name}'" + (f", run {i}" if len(models) > 1 else ""), rows_of, models[i])
+                )
+        except FusionEvalError as error:
+            last = name == list(plan.runs)[-1] and not found
+            if not drop or last:
+                raise
+            dropped.append(f"method '{name}' is left out: {error}")
+            continue
+        found[name] = runs
+    return found, dropped
+
+
+def _told_as(who: str, rows_of: RowSource, model: Model) -> Run:
+    """One run; its faults say which."""
+    chosen = rows_of.plan.measurement
+    try:
+        rows = rows_of(model)
+        return _run(chosen, rows, measure(rows, chosen.task, chosen.make(), chosen.where))
+    except FusionEvalError as error:
+        raise type(error)(*(replace(f, where=f"{who}, {f.where}") for f in error.faults)) from error
+
+
+def _evaluate(model: nn.Module, plan: Plan, progress: bool, probe: bool) -> Rows:
+    chosen = plan.measurement
+    step = TaskStep(chosen.name, chosen.task, chosen.make())
+    home = next((p.device for p in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
+    devices = Devices(plan.device or home)
+    try:
+        devices.place(model)
+        if probe:
+            _probe(model, plan, step, devices)
+        rows = evaluate_rows(model, plan.loader, step, devices, progress)
+    finally:
+        if devices.device != home:
+            model.to(home)
+    assert rows is not None
+    return rows
+
+
+def _probe(model: nn.Module, plan: Plan, step: TaskStep, devices: Devices) -> None:
+    """One batch through model and metrics, so that what does not fit is found before everything is evaluated."""
+    rows = evaluate_rows(model, _FirstBatch(plan.loader), step, devices, False)
+    assert rows is not None
+    check_battery(rows, step.task, step.battery, step.where)
+
+
+class _FirstBatch:
+    """The first batch of a loader."""
+
+    items: int | None = None
+
+    def __init__(self, loader: Batches) -> None:
+        self.name, self.loader = loader.name, loader
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Any:
+        for ids, batch in self.loader:
+            yield ids, batch
+            return
+
+
+def _check_same_items(items: int, mine: Any, rows: Rows) -> None:
+    """Paired tests need the same items in the same order."""
+    theirs = rebuilt(rows.columns, "target")
+    same = items == len(rows)
+    if same and isinstance(mine, Tensor) and isinstance(theirs, Tensor):
+        same = torch.equal(mine, theirs)
+    if not same:
+        do = "Give a DataLoader over a data set, or a list of batches, instead of data that change from pass to pass."
+        raise DataError(Fault("data", "other items, or another order, than in the first pass", "the same items", do))
+
+
+def _run(chosen: Measurement, rows: Rows, measured: Measured) -> Run:
+    counted, _ = counted_rows(rows)
+    battery = chosen.make()
+    weights = counted.columns.get("weight")
+    forms: dict[str, Form | None] = {}
+    for name, value in measured.values.items():
+        source = measured.source[name]
+        better = measured.directions[name] is not False
+        form = item_form(Subject(name, battery[source], source, counted, chosen.task, value, better))
+        forms[name] = form if weights is None else weighted_form(name, form, weights, better)
+    return Run(measured, forms, counted.columns.get("cluster"), counted.ids)
