@@ -228,3 +228,17 @@ def test_a_busy_machine_flips_nothing(can_run: None) -> None:
         verdicts = box.run(programs)
     assert all(verdict.passed for verdict in verdicts)
     assert any(verdict.wall > 0.8 for verdict in verdicts) or time.monotonic() - start < 2
+
+
+def test_a_candidate_cannot_force_the_weaker_mode(box: Sandbox) -> None:
+    """What it sends nested past the encoder's depth comes back as an argument that cannot be sent."""
+    code = (
+        "import sys\ndeep = []\nfor _ in range(230):\n    deep = [deep]\n"
+        "for name, module in list(sys.modules.items()):\n"
+        "    if name.endswith('jail.candidate'):\n"
+        "        module.encode = lambda value: deep\n"
+        "def f(x=None):\n    return 1\n"
+    )
+    verdict = box.run([Program(code, "assert f(f()) == 1\n", ("f",))])[0]
+    assert (verdict.status, verdict.integrity) == (Status.FAILED, "split")
+    assert "nested too deeply" in verdict.detail

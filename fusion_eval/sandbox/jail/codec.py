@@ -11,6 +11,7 @@ import datetime
 import decimal
 import fractions
 import math
+import re
 import types
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -26,10 +27,14 @@ class OpaqueError(Exception):
     """A value that is not plain data."""
 
 
+class TooLargeError(OpaqueError):
+    """Plain data that is nested too deeply or holds too many items."""
+
+
 def encode(value: object, depth: int = 0) -> Any:
     """The JSON form of a value; raises OpaqueError with the type's name."""
     if depth > MAX_DEPTH:
-        raise OpaqueError("nested too deeply")
+        raise TooLargeError("nested too deeply")
     kind = type(value)
     if value is None or kind is bool or kind is str:
         return value
@@ -47,7 +52,7 @@ def encode(value: object, depth: int = 0) -> Any:
 def _items(values: Iterable[Any], depth: int) -> list[Any]:
     found = list(islice(values, MAX_ITEMS + 1))
     if len(found) > MAX_ITEMS:
-        raise OpaqueError(f"more than {MAX_ITEMS} items")
+        raise TooLargeError(f"more than {MAX_ITEMS} items")
     if _is_plain(found):
         return found
     return [encode(item, depth + 1) for item in found]
@@ -171,7 +176,7 @@ def _array(body: Any) -> Any:
     import numpy
 
     kind, shape, data = body
-    if kind.lstrip("<>|=")[:1] not in tuple("biufc"):
+    if not re.fullmatch(r"[<>|=]?[biufc]\d{1,2}", kind):
         raise ValueError(f"array of {kind[:20]!r}")
     return numpy.frombuffer(bytes.fromhex(data), dtype=kind).reshape(shape).copy()
 

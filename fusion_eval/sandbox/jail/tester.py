@@ -16,7 +16,7 @@ from types import CodeType
 from typing import Any, NoReturn
 
 from fusion_eval.sandbox.jail.candidate import batch, failure, find, leave
-from fusion_eval.sandbox.jail.codec import OpaqueError, decode, encode
+from fusion_eval.sandbox.jail.codec import OpaqueError, TooLargeError, decode, encode
 from fusion_eval.sandbox.jail.wire import FrameError, Reader, send
 
 _ALIASES = {"np": "numpy", "pd": "pandas"}
@@ -209,6 +209,8 @@ def _argument(value: Any) -> Any:
         return {"@": value.__name__}
     try:
         return encode(value)
+    except TooLargeError as error:
+        raise RemoteError(f"an argument is {error}") from None  # no test's own: it was made of a result
     except OpaqueError as error:
         raise _ObjectsNeededError("an argument", str(error)) from None
 
