@@ -14,6 +14,7 @@ _TAKEN_FOR_GRANTED = (
     *("sort", "strconv", "strings", "testing", "time", "unicode"),
 )
 _IMPORTS = re.compile(r"import\s*\([^)]*\)|import\s+\"[^\"]+\"|package\s+\w+")
+_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _ASSERTIONS = """
 type assertions struct{ t *testing.T }
 type assertMaker struct{}
@@ -29,8 +30,9 @@ func (a assertions) Equal(want, got interface{}, _ ...interface{}) bool {
 def go_source(candidate: str, doc: Mapping[str, Any]) -> str:
     """The file to which the tests are appended."""
     body = _helpers(candidate, str(doc.get("prompt", ""))) + _IMPORTS.sub("", candidate)
-    everything = f"{_ASSERTIONS}\n{body}\n{doc.get('test', '')}"
-    named = [path for path in re.findall(r'"([\w/.]+)"', _heads(candidate, doc)) if "." not in path]
+    everything = _COMMENTS.sub("", f"{_ASSERTIONS}\n{body}\n{doc.get('test', '')}")
+    statements = " ".join(_IMPORTS.findall(_COMMENTS.sub("", _heads(candidate, doc))))
+    named = [path for path in re.findall(r'"([\w/.]+)"', statements) if "." not in path]
     paths = dict.fromkeys([*named, *_TAKEN_FOR_GRANTED])
     used = [path for path in paths if re.search(rf"\b{path.rpartition('/')[2]}\.", everything)]
     lines = "\n".join(f'\t"{path}"' for path in used)
