@@ -146,7 +146,7 @@ class RecipePool(BaseModelPool):
             if earlier is not None:
                 return self._with_adapter(earlier, ref)
             place = self._place(ref.path, ref.revision)
-            opened = _material(place)
+            opened = material_at(place)
             return opened if ref.adapter is None else self._with_adapter(opened, ref)
         except FusionEvalError as error:
             where = f"{self.path}, model '{ref}'"
@@ -161,39 +161,62 @@ class RecipePool(BaseModelPool):
         return Material(merged, material.config, material.generation, material.tokenizer, material.origin)
 
     def _place(self, path: str, revision: str | None) -> Path:
-        local = Path(path).expanduser()
-        for candidate in (local, self.path.parent / local):
-            if candidate.exists():
-                return candidate
-        return model_folder(path, revision)
+        return place_of(path, revision, self.path)
 
     def _skeleton(self, material: Material) -> nn.Module:
-        from fusion_eval.modelpool.transformers_model import model_class, model_config, weightless_model
-
-        if self._node is not None:
-            return built(self._node)
-        name = self._auto_class or next(iter(material.config.get("architectures") or ()), None)
-        if material.origin is None or name is None:
-            do = "Set modelpool.skeleton to a node that builds the architecture."
-            raise ConfigError(Fault(str(self.path), "models without a config.json that names their class", do=do))
-        cls = model_class(name)
-        overrides = {k: v for k, v in material.config.items() if k not in ("architectures", "model_type")}
-        plain = {k: v for k, v in overrides.items() if not isinstance(v, dict)}
-        return weightless_model(cls, model_config(cls, material.origin, plain))
+        return built(self._node) if self._node is not None else _skeleton_of(material, self._auto_class, str(self.path))
 
     def _built(self, material: Material) -> nn.Module:
-        from fusion_eval.modelpool.fused import fuses_weights, load_fused
-        from fusion_eval.modelpool.loading import load_into
-        from fusion_eval.modelpool.names import match_names, transformers_renaming, under_model_names
-
-        model, weights = self._skeleton(material), material.checkpoint
-        if fuses_weights(model, weights):
-            return load_fused(model, weights)
-        match = match_names(described(model), weights, transformers_renaming(model))
-        return load_into(model, under_model_names(weights, match, keep_rest=True))
+        return _loaded(self._skeleton(material), material.checkpoint)
 
 
-def _material(place: Path) -> Material:
+def place_of(path: str, revision: str | None, recipe: Path) -> Path:
+    """Where a model is: from the working directory, beside the recipe, or on the hub."""
+    local = Path(path).expanduser()
+    for candidate in (local, recipe.parent / local):
+        if candidate.exists():
+            return candidate
+    return model_folder(path, revision)
+
+
+def built_model(material: Material, where: str) -> nn.Module:
+    """The model with a material's config and weights.
+
+    Raises:
+        ConfigError: its config names no class of transformers.
+    """
+    return _loaded(_skeleton_of(material, None, where), material.checkpoint)
+
+
+def _skeleton_of(material: Material, auto_class: str | None, where: str) -> nn.Module:
+    from fusion_eval.modelpool.transformers_model import generation_config, model_class, weightless_model
+
+    name = auto_class or next(iter(material.config.get("architectures") or ()), None)
+    if material.origin is None or name is None:
+        do = "Set modelpool.skeleton to a node that builds the architecture."
+        raise ConfigError(Fault(where, "models without a config.json that names their class", do=do))
+    cls: Any = model_class(name)
+    from transformers import AutoConfig
+
+    kind = getattr(cls, "config_class", None)
+    config: Any = AutoConfig.for_model(**material.config) if kind is None else kind.from_dict(dict(material.config))
+    model = weightless_model(cls, config)
+    generation_config(model, material.origin)
+    return model
+
+
+def _loaded(model: nn.Module, weights: Checkpoint) -> nn.Module:
+    from fusion_eval.modelpool.fused import fuses_weights, load_fused
+    from fusion_eval.modelpool.loading import load_into
+    from fusion_eval.modelpool.names import match_names, transformers_renaming, under_model_names
+
+    if fuses_weights(model, weights):
+        return load_fused(model, weights)
+    match = match_names(described(model), weights, transformers_renaming(model))
+    return load_into(model, under_model_names(weights, match, keep_rest=True))
+
+
+def material_at(place: Path) -> Material:
     """A model in a folder, or in a file."""
     if not place.is_dir():
         return Material(open_checkpoint(place))

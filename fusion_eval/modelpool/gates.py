@@ -1,0 +1,72 @@
+"""Routers from prompts: the direction, at each layer's feed-forward input, of the texts that an expert is for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from fusion_eval.errors import ConfigError, Fault
+
+MODES: Final = ("hidden", "hidden_avg", "hidden_last", "cheap_embed", "random", "uniform_random")
+
+Prompts = Sequence[tuple[Sequence[str], Sequence[str]]]
+"""For each expert its positive and its negative prompts."""
+
+
+def gate_rows(model: nn.Module, tokenizer: Path, prompts: Prompts, mode: str, layers: int) -> list[Tensor]:
+    """For each layer a router (experts, hidden).
+
+    A row is the unit vector of the mean state of the positive prompts less that of the negative ones. States are what
+    the layer's router will see: the input of its feed-forward layer (`cheap_embed`: the embeddings), averaged over the
+    tokens of a prompt, or of its last one (`hidden_last`).
+
+    Args:
+        model: the dense base model.
+        tokenizer: the folder of its tokenizer.
+        prompts: positive and negative prompts by expert.
+        mode: one of `MODES` that is not random.
+        layers: how many layers the model has.
+    """
+    try:
+        from transformers import AutoTokenizer
+
+        encode: Any = AutoTokenizer.from_pretrained(tokenizer)
+    except (ImportError, OSError, ValueError) as error:
+        raise ConfigError(
+            Fault(str(tokenizer), f"no tokenizer for the prompts ({error})", "tokenizer files")
+        ) from error
+    rows = []
+    for positive, negative in prompts:
+        state = _mean_state(model, encode, positive, mode, layers)
+        if negative:
+            state = state - _mean_state(model, encode, negative, mode, layers)
+        rows.append(torch.nn.functional.normalize(state, dim=-1))
+    return list(torch.stack(rows, 1))
+
+
+def _mean_state(model: nn.Module, encode: Any, prompts: Sequence[str], mode: str, layers: int) -> Tensor:
+    """(layers, hidden), averaged over prompts."""
+    states = [_state(model, encode, prompt, mode, layers) for prompt in prompts]
+    return torch.stack(states).mean(0)
+
+
+@torch.no_grad()
+def _state(model: nn.Module, encode: Any, prompt: str, mode: str, layers: int) -> Tensor:
+    tokens = encode(prompt, return_tensors="pt").input_ids
+    if mode == "cheap_embed":
+        embed: Any = model.get_input_embeddings()  # type: ignore[operator]
+        mean: Tensor = embed(tokens)[0].float().mean(0)
+        return mean.expand(layers, -1)
+    seen: list[Tensor] = []
+    blocks = [module for name, module in model.named_modules() if name.endswith(".mlp")]
+    hooks = [block.register_forward_pre_hook(lambda _, args: seen.append(args[0][0].float())) for block in blocks]
+    try:
+        model(tokens)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return torch.stack([each[-1] if mode == "hidden_last" else each.mean(0) for each in seen])
