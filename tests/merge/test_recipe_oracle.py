@@ -109,7 +109,9 @@ def test_bfloat16_is_one_rounding_of_float32(models, shelf, name):
             continue
         assert selects or not wrong.any(), key
         off, total = off + int(wrong.sum()), total + len(wanted)
-    assert off <= 0.12 * total, f"{off} of {total} values: more than ties at a cut explain"
+    rescaled = name.startswith(("ties_rescale", "breadcrumbs_ties"))  # one more equal entry kept moves every factor
+    limit = 0.13 if rescaled else 0.03
+    assert off <= limit * total, f"{off} of {total} values: more than ties at a cut explain"
 
 
 def test_few_differ_where_nothing_ties(models, shelf):
