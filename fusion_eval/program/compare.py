@@ -61,17 +61,15 @@ def compare(
     """Methods compared on a task: each model is evaluated once, every metric is computed once from its items.
 
     One model per method is compared by items ("these checkpoints"); several, one per seed, by seeds and items ("the
-    recipe"). Models are in evaluation mode meanwhile, and as and where they were afterwards.
+    recipe"). Models are left as and where they were.
 
     Args:
         methods: per method a model, or one per seed; a function without arguments loads its model when its turn comes.
         data: a DataLoader, a data set, or a list of batches; batches are pairs, dictionaries, or tuples with `fields`.
         task: a Task, or a name among `list_tasks()`.
         num_classes: the number of classes, labels or outputs, for tasks that need it.
-        predict_fn: (model, x) -> (predictions, probabilities), a node with a `_target_`, or a dotted name; by default
-            the task's.
-        metrics: metrics by name (objects or nodes with a `_target_`), or names that the task offers; by default the
-            task's battery.
+        predict_fn: (model, x) -> (predictions, probabilities), a node with a `_target_`, or a dotted name.
+        metrics: metrics by name (objects, or nodes with a `_target_`), or names that the task offers.
         prob_metrics: metrics that are fed probabilities; by default the task's, and those that need them.
         ignore_index: targets with this value do not count.
         device: where models run; by default where they are.
@@ -82,23 +80,29 @@ def compare(
         cache: a folder of rows of earlier evaluations, by weights, data and task; what is there is not evaluated again.
         on_error: "raise", or "drop" a method whose model cannot be evaluated, with a warning.
         receipt: what to keep with the result besides versions, data, models and metrics.
-        **settings: test, unit, alpha, correction, family, reference, rope, power, interval, resamples, seed; see
-            `stats.Settings`.
+        **settings: test, unit, alpha, correction, family, reference, rope and the rest of `stats.Settings`.
 
     Raises:
         ConfigError: everything that is wrong with the arguments, before the first forward pass.
-        DataError: batches, targets or items that cannot be evaluated.
-        EvaluationError: outputs that are not finite or that a metric cannot take.
+        DataError, EvaluationError: items, targets or outputs that cannot be evaluated.
         StatisticsError: scores that cannot be compared.
     """
     given = MetricArguments(task, num_classes, predict_fn, metrics, prob_metrics, ignore_index, fields)
+    plan = _plan(methods, data, given, device, seeds, settings)
+    runs, dropped = evaluated(_source(plan, progress, cache), drops(on_error))
+    found = compared(runs, plan.measurement, clusters, _receipt(plan, receipt), settings, plan.seeds)
+    return replace(found, warnings=(*dropped, *found.warnings))
+
+
+def drops(on_error: str) -> bool:
+    """Whether methods that cannot be evaluated are dropped.
+
+    Raises:
+        ConfigError: neither "raise" nor "drop".
+    """
     if on_error not in ("raise", "drop"):
         raise ConfigError(Fault("on_error", repr(on_error), "'raise' or 'drop'"))
-    plan = _plan(methods, data, given, device, seeds, settings)
-    source = RowSource(plan, progress, None if cache is None else _cache(plan, Path(cache)))
-    runs, dropped = evaluated(source, on_error == "drop")
-    found = compared(runs, plan.measurement, clusters, _receipt(plan, receipt), settings, plan.seeds)
-    return replace(found, warnings=(*dropped, *found.warnings)) if dropped else found
+    return on_error == "drop"
 
 
 def _plan(
@@ -155,9 +159,12 @@ def _check_targets(chosen: Measurement, target: Any) -> None:
         )
 
 
-def _cache(plan: Plan, folder: Path) -> RowCache:
+def _source(plan: Plan, progress: bool, cache: str | Path | None) -> RowSource:
     chosen = plan.measurement
-    return RowCache(folder, data_key(plan.loader), task_key(TaskStep(chosen.name, chosen.task, chosen.make())))
+    if cache is None:
+        return RowSource(plan, progress, None)
+    task = task_key(TaskStep(chosen.name, chosen.task, chosen.make()))
+    return RowSource(plan, progress, RowCache(Path(cache), data_key(plan.loader), task))
 
 
 def _receipt(plan: Plan, more: Mapping[str, Any] | None) -> dict[str, Any]:
