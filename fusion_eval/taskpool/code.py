@@ -27,7 +27,7 @@ from fusion_eval.report.values import ModelResult, TaskResult
 from fusion_eval.sandbox import Sandbox
 from fusion_eval.taskpool.base_pool import BaseTaskPool
 from fusion_eval.taskpool.classification import model_info
-from fusion_eval.taskpool.code_files import load_rows, save_rows
+from fusion_eval.taskpool.code_files import load_descriptions, load_rows, save_rows
 from fusion_eval.taskpool.code_report import task_result
 from fusion_eval.taskpool.language_model import EngineMaker
 
@@ -46,6 +46,7 @@ class CodeTaskPool(LightningFabricMixin, BaseTaskPool):
         generation: `n_samples`, `temperature`, `top_p`, `top_k`, `max_new_tokens`, `max_length_generation`, `limit`,
             `limit_start`, `prefix`, `instruction_tokens`, `postprocess`.
         prompt: prompt template of HumanEvalPack tasks.
+        descriptions: file with the generations of `humanevalexplaindescribe-*`, for `humanevalexplainsynthesize-*`.
         apply_chat_template: put prompts into the tokenizer's chat template.
         generation_only: write generations, score nothing.
         load_generations: file or folder with generations to score instead of asking a model.
@@ -66,6 +67,7 @@ class CodeTaskPool(LightningFabricMixin, BaseTaskPool):
         allow_code_execution: bool = False,
         generation: Mapping[str, Any] | None = None,
         prompt: str | None = None,
+        descriptions: str | None = None,
         apply_chat_template: bool = False,
         generation_only: bool = False,
         load_generations: str | None = None,
@@ -79,7 +81,7 @@ class CodeTaskPool(LightningFabricMixin, BaseTaskPool):
     ) -> None:
         super().__init__(**kwargs)
         self._patterns = [tasks] if isinstance(tasks, str) else [str(task) for task in tasks]
-        self._folder, self._root, self._prompt = task_folder, data_root, prompt
+        self._folder, self._root, self._prompt, self._descriptions = task_folder, data_root, prompt, descriptions
         self._allowed, self._chat = allow_code_execution is True, bool(apply_chat_template)
         self._only_generate, self._load, self._check = generation_only, load_generations, check_references
         self._generation, self._sandbox = dict(generation or {}), dict(sandbox or {})
@@ -109,14 +111,17 @@ class CodeTaskPool(LightningFabricMixin, BaseTaskPool):
         """The tasks that were asked for, by name; raises ConfigError for names that mean none."""
         if self._tasks is None:
             known = {**native_tasks(), **(tasks_in(self._folder) if self._folder else {})}
-            made: dict[str, Task] = {}
-            for name in select(self._patterns, known):
-                packed = self._prompt is not None and name.startswith(
-                    ("humanevalsynth", "humanevalfix", "humanevalexpl")
-                )
-                made[name] = known[name](prompt=self._prompt) if packed else known[name]()
-            self._tasks = made
+            self._tasks = {name: known[name](**self._task_options(name)) for name in select(self._patterns, known)}
         return self._tasks
+
+    def _task_options(self, name: str) -> dict[str, Any]:
+        """Further arguments of the tasks that take some."""
+        found: dict[str, Any] = {}
+        if self._prompt is not None and name.startswith(("humanevalsynth", "humanevalfix", "humanevalexplain")):
+            found["prompt"] = self._prompt
+        if self._descriptions is not None and name.startswith("humanevalexplainsynthesize"):
+            found["descriptions"] = load_descriptions(Path(self._descriptions), name)
+        return found
 
     @property
     def task_names(self) -> tuple[str, ...]:

@@ -44,6 +44,15 @@ def load_rows(place: Path, name: str, task: Task, options: Options) -> list[list
     return files.read_human_eval(path, {key: prompts[key] for key in wanted})
 
 
+def load_descriptions(place: Path, name: str) -> list[str]:
+    """The first description of each problem, in the problems' order, from a file of ours or of BigCode's."""
+    first = name.replace("explainsynthesize", "explaindescribe")
+    path = _file(place, first)
+    if path.suffix == ".json":
+        return [row[0] for row in files.read_bigcode(path, first)]
+    return [sample.candidate for sample in files.read(path, first) if sample.index == 0]
+
+
 def _file(place: Path, name: str) -> Path:
     if place.is_file():
         return place

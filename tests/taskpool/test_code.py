@@ -204,3 +204,17 @@ def test_a_missing_toolchain_is_told_not_scored(root: str, monkeypatch: pytest.M
     (task,) = pool(root, **given).results(MODEL).tasks
     assert task.metrics == {}
     assert "no node on this machine" in task.notes[0]
+
+
+def test_explaining_in_two_halves(root: str, language: tuple[Any, Any], tmp_path: Path) -> None:
+    model, tokenizer = language
+    first = pool(root, tasks="humanevalexplaindescribe-python", allow_code_execution=False, tokenizer=tokenizer,
+                 generation={"max_new_tokens": 5, "temperature": 0})  # fmt: skip
+    assert first.faults() == []
+    assert 0 <= first.evaluate(model)["humanevalexplaindescribe-python"]["described"] <= 1
+    path = tmp_path / "humanevalexplaindescribe-python.json"
+    generations.write_bigcode(path, [["It says yes."], ["It says no."]])
+    second = pool(root, tasks="humanevalexplainsynthesize-python", descriptions=str(tmp_path))
+    task = second.tasks["humanevalexplainsynthesize-python"]
+    with data_root(root):
+        assert "It says no." in task.get_prompt(task.get_dataset()[1])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fusion_eval.errors import ConfigError, Fault, did_you_mean, listed
-from fusion_eval.harness.code import contest, ds1000, humaneval, humanevalpack, mbpp, multiple, pal, texts
+from fusion_eval.harness.code import contest, ds1000, explain, humaneval, humanevalpack, mbpp, multiple, pal, texts
 from fusion_eval.harness.code.compatibility import stand_ins
 from fusion_eval.harness.code.task import Task
 
@@ -43,6 +43,7 @@ def native_tasks() -> Mapping[str, Factory]:
     for language in humanevalpack.LANGUAGES:
         for kind in humanevalpack.KINDS:
             found[f"humaneval{kind}-{language}"] = functools.partial(humanevalpack.HumanEvalPack, language, kind)
+        found[f"humanevalexplaindescribe-{language}"] = functools.partial(explain.Describe, language)
     for language in multiple.LANGUAGES:
         found[f"multiple-{language}"] = functools.partial(multiple.MultiPLE, language)
         found[f"multiple-mbpp-{language}"] = functools.partial(multiple.MultiPLE, language, "mbpp")

@@ -105,6 +105,8 @@ def _name(task: Task, doc: Any, index: int) -> str:
 
 def unavailable(task: Task) -> str:
     """Why a task cannot be run on this machine at all: a toolchain that is missing; empty when it can."""
+    if not task.requires_execution:
+        return ""
     language = getattr(getattr(task, "rules", None), "language", getattr(task, "language", "python"))
     missing = missing_tools(language) if isinstance(language, str) else ()
     return f"no {' and no '.join(missing)} on this machine" if missing else ""
