@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from fusion_eval.merge.checkpoint import Checkpoint
 
+_Item = TypeVar("_Item")
+
+_NAME: Final = "fusion_eval.merge"
 _BATCH_BYTES: Final = 4 << 20  # small tensors are handed to a thread together, up to this size
 _BATCH_NAMES: Final = 64
 _SPARE_BYTES: Final = 128 << 20  # memory for other tensors beside the neediest one
@@ -65,8 +69,8 @@ def stream(checkpoint: Checkpoint, sink: Sink, *, rank: int = 0, world: int = 1,
                     start += piece.numel()
         return sum(checkpoint.spec(name).nbytes for name in batch)
 
-    with _one_torch_thread(), _bar(loop.progress, checkpoint, batches) as advance:
-        pool = ThreadPoolExecutor(threads, "merge", initializer=torch.set_num_threads, initargs=(1,))
+    with one_torch_thread(), _bar(loop.progress, checkpoint, batches) as advance:
+        pool = ThreadPoolExecutor(threads, _NAME, initializer=torch.set_num_threads, initargs=(1,))
         try:
             running: set[Future[int]] = set()
             for batch, need in zip(batches, needs, strict=True):
@@ -132,13 +136,60 @@ class _Gate:
 
 
 @contextmanager
-def _one_torch_thread() -> Iterator[None]:
-    """Undo what `torch.set_num_threads` in a worker does to the process."""
+def one_torch_thread() -> Iterator[None]:
+    """One thread for the operations of torch: for work on slices, which threads would only hand around.
+
+    The number of threads is restored at the end, also after `torch.set_num_threads` in another thread.
+    """
     before = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def ahead(items: Iterable[_Item]) -> Iterator[_Item]:
+    """The items, each computed by another thread while the one before it is used.
+
+    In a thread of the loop, which has its share of the processor, and on a single processor, they come as they are.
+    """
+    if _processors() == 1 or threading.current_thread().name.startswith(_NAME):
+        yield from items
+        return
+    found: queue.Queue[tuple[bool, Any]] = queue.Queue(1)
+    stopped = threading.Event()
+    thread = threading.Thread(target=_produce, args=(items, found, stopped), name=f"{_NAME} ahead", daemon=True)
+    with one_torch_thread():
+        thread.start()
+        try:
+            while True:
+                more, item = found.get()
+                if not more:
+                    break
+                yield item
+            if item is not None:
+                raise item
+        finally:
+            stopped.set()
+            while thread.is_alive():
+                with suppress(queue.Empty):
+                    found.get(timeout=0.01)
+
+
+def _produce(items: Iterable[Any], found: queue.Queue[tuple[bool, Any]], stopped: threading.Event) -> None:
+    """Hand on (True, item) for each item, then (False, the error or None)."""
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad():
+            for item in items:
+                found.put((True, item))
+                if stopped.is_set():
+                    return
+    except BaseException as error:  # noqa: BLE001 - raised again where the items are used
+        found.put((False, error))
+    else:
+        found.put((False, None))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fusion_eval.merge.group import CHUNK, TensorGroup
+from fusion_eval.merge.loop import ahead
 
 Passes = Callable[[], Iterable[Sequence[Tensor]]]
 """Yields, piece by piece, one piece of every vector; called once per pass, always with the same values."""
@@ -118,7 +119,7 @@ def _bracketed(
     rows = sorted({row for row, _ in wanted})
     guesses = {} if sample.numel <= _SMALL else _sorted_sample(rows, magnitudes, sample)
     brackets = {(row, rank): _bracket(guesses.get(row), rank, sample.numel) for row, rank in wanted}
-    for tensors in passes():
+    for tensors in ahead(passes()):
         for row in rows:
             values = _values(tensors[row], magnitudes)
             for (owner, _), bracket in brackets.items():
@@ -131,7 +132,7 @@ def _bracketed(
 def _sorted_sample(rows: Sequence[int], magnitudes: bool, sample: Sample) -> dict[int, Values]:
     stride = max(1, sample.numel // _SAMPLE_EVERY // _SAMPLED_VALUES)
     parts: dict[int, list[Values]] = {row: [] for row in rows}
-    for tensors in sample.passes():
+    for tensors in ahead(sample.passes()):
         for row in rows:
             parts[row].append(_values(tensors[row], magnitudes)[::stride])
     return {row: np.sort(np.concatenate(values)) for row, values in parts.items() if values}
@@ -176,7 +177,7 @@ def _radix(passes: Passes, wanted: Sequence[tuple[int, int]], magnitudes: bool) 
         targets = [_Target(row, rank) for row, rank in wanted]
         try:
             for shift in range(width - _BITS, -1, -_BITS):
-                _narrow(passes(), targets, shift, integer, magnitudes)
+                _narrow(ahead(passes()), targets, shift, integer, magnitudes)
         except _WiderError:
             continue
         keys = [torch.tensor(target.prefix - (1 << (width - 1)), dtype=integer) for target in targets]

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+import torch
+
+from fusion_eval.merge.checkpoint import StateDictCheckpoint
+from fusion_eval.merge.loop import Loop, ahead, one_torch_thread, stream
 
 _MERGE = """
 import sys, threading
@@ -53,3 +59,49 @@ def test_memory_does_not_grow_with_the_model(tmp_path: Path, repo_root: Path, ki
     command = [sys.executable, "-c", _MERGE, str(tmp_path), kind]
     done = subprocess.run(command, cwd=repo_root, capture_output=True, text=True, check=True)
     assert float(done.stdout) < bound
+
+
+def test_items_come_ahead_in_order_from_another_thread() -> None:
+    threads = []
+
+    def items():
+        for index in range(20):
+            threads.append(threading.current_thread())
+            yield index
+
+    assert list(ahead(items())) == list(range(20))
+    if len(os.sched_getaffinity(0)) > 1:
+        assert threading.current_thread() not in threads
+
+
+def test_errors_of_items_are_raised_where_they_are_used() -> None:
+    def items():
+        yield 1
+        raise ValueError("two")
+
+    found = ahead(items())
+    assert next(found) == 1
+    with pytest.raises(ValueError, match="two"):
+        next(found)
+
+
+def test_items_that_are_not_wanted_any_more_stop_their_thread() -> None:
+    before = threading.active_count()
+    found = ahead(iter(range(10**9)))
+    assert next(found) == 0
+    found.close()
+    assert threading.active_count() == before
+
+
+def test_the_number_of_torch_threads_is_restored() -> None:
+    before = torch.get_num_threads()
+    with one_torch_thread():
+        assert torch.get_num_threads() == 1
+    list(ahead(iter([1, 2])))
+    stream(StateDictCheckpoint({"a": torch.ones(3)}), Nothing(), loop=Loop(threads=2))
+    assert torch.get_num_threads() == before
+
+
+class Nothing:
+    def write(self, name: str, tensor: torch.Tensor, start: int = 0) -> None:
+        assert torch.get_num_threads() == 1
