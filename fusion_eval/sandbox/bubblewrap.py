@@ -39,6 +39,11 @@ def command(
     ]
 
 
+def inside(path: str) -> str:
+    """Where the jail sees a file or folder: at its place, or below /jail what lies in /tmp, which is the jail's own."""
+    return f"/jail{path}" if path.startswith("/tmp/") else path
+
+
 def _privileges() -> list[str]:
     if may_change_user():
         return [word for name in _ROOT_CAPABILITIES for word in ("--cap-add", name)]
@@ -61,12 +66,13 @@ def _system() -> list[str]:
 
 
 def _bind(folder: str, made: set[str]) -> list[str]:
-    """A read-only folder at its own place; what lies above it is made readable for every user, which bwrap does not."""
+    """A read-only folder at its place; what lies above it is made readable for every user, which bwrap does not."""
     words: list[str] = []
-    parts = folder.strip("/").split("/")
+    place = inside(folder)
+    parts = place.strip("/").split("/")
     for count in range(1, len(parts)):
         parent = "/" + "/".join(parts[:count])
         if parent not in made:
             made.add(parent)
             words += ["--perms", "0755", "--dir", parent]
-    return [*words, "--ro-bind", folder, folder]
+    return [*words, "--ro-bind", folder, place]

@@ -120,7 +120,8 @@ def _in_jail(job: dict[str, Any], program: Program, setup: Setup) -> dict[str, A
     """Starts the runner, gives it the job and waits for its answer."""
     python = setup.python
     ours, theirs = socket.socketpair()
-    inner = [python.program, "-s", "-S", "-P", f"{python.jail}/start.py", "runner", str(theirs.fileno())]
+    seen_python = python.seen_by(bubblewrap.inside) if setup.layers.bubblewrap else python
+    inner = [seen_python.program, "-s", "-S", "-P", f"{seen_python.jail}/start.py", "runner", str(theirs.fileno())]
     variables = environment(job["root"])
     command = inner
     if setup.layers.bubblewrap:

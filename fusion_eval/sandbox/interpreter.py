@@ -6,6 +6,7 @@ import os
 import site
 import sys
 import sysconfig
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -24,6 +25,11 @@ class Interpreter:
     prefix: str
     packages: tuple[str, ...]
     jail: str
+
+    def seen_by(self, place: Callable[[str], str]) -> Interpreter:
+        """The same Python, its files being where `place` says."""
+        packages = tuple(place(folder) for folder in self.packages)
+        return Interpreter(place(self.program), place(self.prefix), packages, place(self.jail))
 
     @property
     def folders(self) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ class Worker:
 
     def _start(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         ours, theirs = socket.socketpair()
-        python = self.setup.python
+        python = self._python()
         inner = [
             python.program,
             "-I",
@@ -96,7 +96,7 @@ class Worker:
         inner[1:3] = ["-s", "-S", "-P"]
         command = inner
         if self.setup.layers.bubblewrap:
-            command = bubblewrap.command(inner, variables, python.folders, _SCRATCH)
+            command = bubblewrap.command(inner, variables, self.setup.python.folders, _SCRATCH)
         process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], env=variables, cwd="/", stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
@@ -104,9 +104,14 @@ class Worker:
         theirs.close()
         return ours, process
 
+    def _python(self) -> interpreter.Interpreter:
+        """The Python as the jail sees it."""
+        python = self.setup.python
+        return python.seen_by(bubblewrap.inside) if self.setup.layers.bubblewrap else python
+
     def _greet(self) -> list[str]:
         """Sends the configuration; returns the modules that could not be imported ahead."""
-        layers, python = self.setup.layers, self.setup.python
+        layers, python = self.setup.layers, self._python()
         config = {
             "root": self._root,
             "uids": level.uids_of(self.slot) if layers.uid else (0, 0),
