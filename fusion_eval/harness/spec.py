@@ -150,9 +150,8 @@ class TaskSpec:
     def generation(self) -> dict[str, Any]:
         """Generation settings with `until` always there (default: the few-shot delimiter)."""
         if self.generation_kwargs is None:
-            return {
-                "until": [self.fewshot_delimiter], "do_sample": False, "temperature": 0.0, "max_gen_toks": MAX_TOKENS,
-            }  # fmt: skip
+            until = [self.fewshot_delimiter]
+            return {"temperature": 0.0, "do_sample": False, "max_gen_toks": MAX_TOKENS, "until": until}
         settings = dict(self.generation_kwargs)
         if settings.get("temperature") is not None:
             settings["temperature"] = float(settings["temperature"])
