@@ -22,6 +22,8 @@ from fusion_eval.evaluation.feeding import feed_of, wants_probabilities
 from fusion_eval.evaluation.rows import Column, Rows
 from fusion_eval.evaluation.statistics import COUNTS, STATES, class_counts, is_additive, item_states, load_states
 from fusion_eval.program.auroc_forms import mean_auroc
+from fusion_eval.program.coco_forms import coco_form
+from fusion_eval.program.curve_forms import binary_calibration, mean_average_precision
 from fusion_eval.stats.arrays import Floats
 from fusion_eval.stats.class_metrics import count_metric, label_metric
 from fusion_eval.stats.item_metric import ItemMetric, additive_metric
@@ -93,7 +95,8 @@ def item_form(subject: Subject) -> Form | None:
         form = _checked(maker, subject)
         if form is not None:
             return form
-    return _checked(_of_fed_items, subject)
+    boxes = _checked(_of_boxes, subject)
+    return _checked(_of_fed_items, subject) if boxes is None else boxes
 
 
 def _checked(maker: Maker, subject: Subject) -> Form | None:
@@ -180,7 +183,8 @@ def _binary(subject: Subject, preds: Tensor, target: Tensor) -> ItemMetric:
 
 
 def _of_probabilities(subject: Subject) -> Form | None:
-    """AUROC and calibration error."""
+    """AUROC, average precision and calibration error."""
+    metric: Any = subject.metric
     kind, probs, target = type(subject.metric).__name__, subject.preds, subject.target
     if getattr(subject.metric, "ignore_index", None) is not None or not isinstance(probs, Tensor):
         return None
@@ -191,8 +195,16 @@ def _of_probabilities(subject: Subject) -> Form | None:
         return mean_auroc(subject.name, probs.numpy(), (target[:, None] == classes).numpy())
     if kind == "PresentLabelAUROC":
         return mean_auroc(subject.name, probs.numpy(), (target == 1).numpy())
+    if kind == "BinaryAveragePrecision" and probs.ndim == 1:
+        return mean_average_precision(subject.name, probs[:, None].double().numpy(), (target == 1)[:, None].numpy())
+    if kind == "MultilabelAveragePrecision" and metric.average == "macro":
+        return mean_average_precision(subject.name, probs.double().numpy(), (target == 1).numpy())
+    if kind == "MulticlassAveragePrecision" and metric.average == "macro":
+        truth = (target[:, None] == torch.arange(probs.shape[1])).numpy()
+        return mean_average_precision(subject.name, probs.double().numpy(), truth)
+    if kind == "BinaryCalibrationError" and metric.norm == "l1" and probs.ndim == 1:
+        return binary_calibration(subject.name, probs.double().numpy(), target.numpy(), metric.n_bins)
     if kind == "MulticlassCalibrationError":
-        metric: Any = subject.metric
         return calibration_error(probs, target.numpy(), bins=metric.n_bins, norm=metric.norm, name=subject.name)
     return None
 
@@ -228,6 +240,13 @@ def _of_queries(subject: Subject) -> Form | None:
     each.aggregation = lambda values, dim=None: values
     feed_of(subject.task)(each, subject.preds, subject.target)
     return np.asarray(each.compute().double().cpu().numpy())
+
+
+def _of_boxes(subject: Subject) -> Form | None:
+    """COCO's average precision by images."""
+    if type(subject.metric).__name__ != "CocoPrecision" or not isinstance(subject.preds, list):
+        return None
+    return coco_form(subject.name, subject.preds, subject.target)
 
 
 def _of_states(subject: Subject) -> Form | None:

@@ -307,10 +307,11 @@ def test_a_metric_without_a_form_by_items_is_reported_but_not_tested() -> None:
     data = [(list(range(8)), truth)]
     found = compare({"fine": detector(0, 0.5), "rough": detector(50, 3.0)}, data, task="detection", **FAST)
     assert found.comparison("iou", "fine", "rough").verdict == "better"
-    assert found.comparison("map", "fine", "rough") is None
-    assert float(found.data["map"][0, 0]) > float(found.data["map"][1, 0])
-    assert any(text.startswith("map: one value per method") for text in found.warnings)
-    assert "map" in set(found.summary()["metric"])
+    assert found.comparison("map", "fine", "rough").verdict == "better"
+    assert found.comparison("mar_100", "fine", "rough") is None
+    assert float(found.data["mar_100"][0, 0]) > float(found.data["mar_100"][1, 0])
+    assert any(text.startswith("mar_100: one value per method") for text in found.warnings)
+    assert "mar_100" in set(found.summary()["metric"])
 
 
 def test_queries_are_the_items_of_retrieval() -> None:

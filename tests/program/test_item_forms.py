@@ -21,8 +21,8 @@ from tests.task.tables import Listed, Table, loader, noise
 
 N = 40
 CLASSIFICATION = ["accuracy", "f1", "precision", "recall", "auroc", "ece", "nll", "brier", "mcc", "f1_micro", "kappa"]
-BINARY = ["accuracy", "f1", "precision", "recall", "specificity", "auroc", "nll"]
-MULTILABEL = ["accuracy", "exact_match", "hamming", "auroc", "f1"]
+BINARY = ["accuracy", "f1", "precision", "recall", "specificity", "auroc", "average_precision", "ece", "nll"]
+MULTILABEL = ["accuracy", "exact_match", "hamming", "auroc", "average_precision", "f1"]
 
 
 def case(name: str) -> tuple[Any, Any, int | None, list[str] | None]:
@@ -101,6 +101,34 @@ def test_text_metrics_have_forms() -> None:
         form = forms[name]
         assert isinstance(form, ItemMetric)
         assert form.of_weights(half)[0] == pytest.approx(part[name], abs=1e-5)
+
+
+def test_average_precision_of_boxes_follows_the_images() -> None:
+    pytest.importorskip("pycocotools")
+    truth, output = [], []
+    for i in range(12):
+        corners = noise(i, (3, 2), 20).abs()
+        boxes = torch.cat([corners, corners + 10 + noise(100 + i, (3, 2), 4).abs()], 1)
+        truth.append({"boxes": boxes, "labels": torch.arange(3) % 2})
+        moved = torch.cat([boxes + noise(200 + i, (3, 4), 1.5), boxes[:1] + 40])
+        scores = noise(300 + i, (4,)).sigmoid()
+        output.append({"boxes": moved, "scores": scores, "labels": torch.tensor([0, 1, 0, i % 2])})
+
+    def values(index: list[int]) -> tuple[Any, Any]:
+        data = [(list(range(len(index))), [truth[i] for i in index])]
+        rows, step = rows_of("detection", Listed([output[i] for i in index]), data)
+        return (rows, step), measure(rows, step.task, step.battery, "t").values
+
+    (rows, step), found = values(list(range(12)))
+    index = np.random.default_rng(0).integers(0, 12, 12)
+    _, again = values(index.tolist())
+    weights = np.bincount(index, minlength=12).astype(np.float64)[None]
+    for name in ("map", "map_50", "map_75"):
+        form = item_form(Subject(name, step.battery["map"], "map", rows, step.task, found[name], True))
+        assert isinstance(form, ItemMetric)
+        assert form.value == pytest.approx(found[name], abs=1e-6)
+        assert form.of_weights(weights)[0] == pytest.approx(again[name], abs=1e-6)
+        assert form.take(index).value == pytest.approx(again[name], abs=1e-6)
 
 
 def test_a_form_that_is_another_quantity_is_left_out() -> None:
