@@ -30,8 +30,6 @@ _WARM = [
     "copy",
     "bisect",
     "operator",
-    "statistics",
-    "hashlib",
     "decimal",
     "fractions",
     "dataclasses",
