@@ -93,5 +93,6 @@ class RuleMethod(Method):
         """The merged tensor of one group, in float32 (float64 stays), of the group's shape."""
 
     def apply(self, pool: Pool, fabric: Fabric | None = None, *, seed: int = 0) -> Checkpoint:
-        """The merge as a lazy checkpoint."""
-        return MergedCheckpoint(self.prepare(pool, fabric, seed=seed), pool.aligned(seed))
+        """The merge as a lazy checkpoint; the rule runs on Fabric's GPU, where it has one."""
+        device = "cpu" if fabric is None or fabric.device.type != "cuda" else fabric.device
+        return MergedCheckpoint(self.prepare(pool, fabric, seed=seed), pool.aligned(seed), device)
