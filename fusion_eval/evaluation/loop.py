@@ -189,4 +189,5 @@ def _with_progress(loader: Batches, shown: bool) -> Iterable[tuple[range, Any]]:
     from tqdm.auto import tqdm
 
     total = len(loader) if loader.items is not None else None
-    return tqdm(loader, desc=loader.name, total=total, leave=False, disable=None)
+    bar: Iterable[tuple[range, Any]] = tqdm(loader, desc=loader.name, total=total, leave=False, disable=None)
+    return bar

@@ -63,6 +63,14 @@ def measure(rows: Rows, task: Task, battery: Mapping[str, Metric], where: str) -
         DataError: there are no items.
         EvaluationError: a metric that cannot take the outputs, or no metric that has a value.
     """
+    found = measure_some(rows, task, battery, where)
+    if not found.values:
+        raise EvaluationError(Fault(where, "no metric has a value", "at least one", "; ".join(found.notes)))
+    return found
+
+
+def measure_some(rows: Rows, task: Task, battery: Mapping[str, Metric], where: str) -> Measured:
+    """As `measure`, for metrics beside others: none of them need have a value."""
     counted, masked = counted_rows(rows)
     if not len(counted):
         raise DataError(Fault(where, "no items", "at least one", "Check the data set, its split and the mask."))
@@ -78,8 +86,6 @@ def measure(rows: Rows, task: Task, battery: Mapping[str, Metric], where: str) -
                 _fill(metric, name, counted, task)
             _enter(sheet, name, metric, metric.compute(), where)
         metric.reset()
-    if not sheet.values:
-        raise EvaluationError(Fault(where, "no metric has a value", "at least one", "; ".join(sheet.notes)))
     return Measured(sheet.values, sheet.source, sheet.directions, tuple(dict.fromkeys(sheet.notes)), len(counted))
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from fusion_eval.errors import EvaluationError, Fault
+from fusion_eval.evaluation.measure import Measured, measure_some
 from fusion_eval.evaluation.rows import Column, Rows
 from fusion_eval.report.values import LOWER_IS_BETTER, TaskResult, Value, mean_over_tasks
 from fusion_eval.stats import interval_of
+from fusion_eval.task.predict import ArgmaxPredict
+from fusion_eval.task.task import Task
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -41,14 +41,15 @@ def score(
         partial: whether a limit left items out.
     """
     metrics: dict[str, Value] = {}
-    notes: list[str] = []
+    measured = _measured(name, rows, battery, prob_metrics)
+    notes = [] if measured is None else list(measured.notes)
     for metric in names:
         column = ITEM_METRICS.get(metric)
         if metric not in battery and column in rows.columns:
             metrics[metric] = mean_value(rows.columns[column], metric not in LOWER_IS_BETTER)
         elif metric in battery:
-            found = _from_battery(name, metric, battery[metric], rows, metric in prob_metrics, notes)
-            metrics.update(found)
+            assert measured is not None
+            metrics.update(_values(metric, measured))
         else:
             notes.append(f"{metric}: not available, since the model gives no probabilities")
     return TaskResult(name, metrics, len(rows), partial, tuple(notes), {"id": rows.ids, **rows.columns})
@@ -62,42 +63,22 @@ def mean_value(column: Column, higher_is_better: bool) -> Value:
     return Value(found.value, found.stderr if known else None, found.n_items, higher_is_better, interval)
 
 
-def _from_battery(
-    task: str, name: str, metric: Metric, rows: Rows, wants_probs: bool, notes: list[str]
-) -> dict[str, Value]:
-    if wants_probs and "probs" not in rows.columns:
-        notes.append(f"{name}: not available, since the model gives no probabilities")
-        return {}
-    metric.reset()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        metric.update(rows.columns["probs" if wants_probs else "pred"], rows.columns["target"])
-        result = metric.compute()
-    metric.reset()
-    notes.extend(f"{name}: {warning.message}" for warning in caught if issubclass(warning.category, UserWarning))
+def _measured(name: str, rows: Rows, battery: Mapping[str, Metric], prob_metrics: frozenset[str]) -> Measured | None:
+    if not battery:
+        return None
+    task = Task(lambda num_classes, ignore_index=None: dict(battery), ArgmaxPredict(), prob_metrics)
+    return measure_some(rows, task, battery, f"task '{name}'")
+
+
+def _values(metric: str, measured: Measured) -> dict[str, Value]:
+    """The numbers that one metric of the battery gave: one, or one per class."""
     values = {}
-    for key, number in result.items() if isinstance(result, Mapping) else [(name, result)]:
-        value = _as_float(task, key, number)
-        if value is None:
-            notes.append(f"{key}: undefined on these items")
-            continue
-        higher = metric.higher_is_better if metric.higher_is_better is not None else key not in LOWER_IS_BETTER
-        values[key] = Value(value, n=len(rows), higher_is_better=higher)
+    for key, number in measured.values.items():
+        if measured.source[key] == metric:
+            direction = measured.directions[key]
+            higher = key not in LOWER_IS_BETTER if direction is None else direction
+            values[key] = Value(number, n=measured.items, higher_is_better=higher)
     return values
-
-
-def _as_float(task: str, name: str, number: Any) -> float | None:
-    if isinstance(number, Tensor) and number.numel() != 1:
-        raise EvaluationError(
-            Fault(
-                f"task '{task}', metric '{name}'",
-                f"a result of shape {tuple(number.shape)}",
-                "one number",
-                "Use an averaging option of the metric, or torchmetrics.wrappers.ClasswiseWrapper.",
-            )
-        )
-    value = float(number)
-    return value if torch.isfinite(torch.tensor(value)) else None
 
 
 def averages_over_shared_items(tasks: Sequence[TaskResult]) -> dict[str, Value]:

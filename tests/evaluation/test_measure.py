@@ -88,3 +88,11 @@ def test_warnings_of_metrics_become_notes() -> None:
 
     found = measure(ROWS, task_of(), {"w": Warns(x=1.0)}, "t")
     assert found.notes == ("w: mind the gap",)
+
+
+def test_beside_other_metrics_none_need_have_a_value() -> None:
+    from fusion_eval.evaluation.measure import measure_some
+
+    found = measure_some(ROWS, task_of(), {"both": Several(y=float("nan"))}, "t")
+    assert found.values == {}
+    assert found.notes == ("y: undefined on these items",)
