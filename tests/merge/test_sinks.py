@@ -297,3 +297,33 @@ def test_a_sink_that_is_closed_early_leaves_nothing(tmp_path: Path) -> None:
     sink.write("scale", state["scale"])
     sink.close()
     assert not list(tmp_path.iterdir())
+
+
+_RANK = """
+import sys
+from tests.merge.conftest import small_state
+from tests.merge.test_sinks import Keyed
+from fusion_eval.merge.sinks import save_checkpoint
+target, rank = sys.argv[1:]
+sys.stdin.readline()
+finish = lambda folder: print("finished", flush=True)
+save_checkpoint(Keyed(small_state()), target, shard_bytes=60, rank=int(rank), world=3, finish=finish)
+"""
+
+
+@pytest.mark.dist
+def test_ranks_at_the_same_time(tmp_path: Path, repo_root: Path) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", _RANK, str(tmp_path / "out"), str(rank)], cwd=repo_root, **pipes)
+        for rank in range(3)
+    ]
+    for process in ranks:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    outputs = [process.communicate() for process in ranks]
+    assert [errors for _, errors in outputs] == ["", "", ""]
+    assert "".join(text for text, _ in outputs) == "finished\n"
+    one = save_checkpoint(Keyed(small_state()), tmp_path / "one", shard_bytes=60)
+    assert contents(one) == contents(tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "out"]
