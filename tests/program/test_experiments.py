@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,16 +12,34 @@ import pytest
 from fusion_eval.config_path import config_dir
 from tests.program.running import run
 
-EXPERIMENTS = sorted(path.stem for path in (config_dir() / "experiment").glob("*.yaml"))
+EXPERIMENTS = {path.stem: path.read_text(encoding="utf-8") for path in (config_dir() / "experiment").glob("*.yaml")}
+SCRIPTS = {
+    name: found[1] for name, text in EXPERIMENTS.items() if (found := re.search(r"First run: (scripts/\w+)", text))
+}
+
+
+def ran(name: str, folder: Path) -> None:
+    report = run(folder, f"experiment={name}", "limit=2")
+    assert report.status == "complete"
+    assert report.partial
+    assert report.table
 
 
 def test_there_are_experiments() -> None:
     assert "digits_ties" in EXPERIMENTS
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", sorted(set(EXPERIMENTS) - set(SCRIPTS)))
 def test_the_experiment_runs(name: str, tmp_path: Path) -> None:
-    report = run(tmp_path, f"experiment={name}", "limit=2")
-    assert report.status == "complete"
-    assert report.partial
-    assert report.table
+    ran(name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_the_experiment_runs_after_its_script(
+    name: str, tmp_path: Path, repo_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    subprocess.run([sys.executable, repo_root / SCRIPTS[name]], check=True, timeout=1000, capture_output=True)
+    ran(name, tmp_path / "out")
