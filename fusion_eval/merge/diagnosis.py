@@ -108,7 +108,8 @@ class Entrywise:
     def kinship(self) -> Array:
         """(N,) cosines between each expert's weights and the base's, or the first expert's without a base."""
         if not self.has_base:
-            return self.cosines()[0]
+            first: Array = self.cosines()[0]
+            return first
         products = self.products
         along = products[0, 0] + products[0, 1:]
         squares = products[0, 0] + 2 * products[0, 1:] + products.diagonal()[1:]

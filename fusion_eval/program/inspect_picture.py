@@ -73,7 +73,8 @@ def heat_maps(inspection: Inspection) -> list[HeatMap]:
 
 def drawn_by_hand(maps: Sequence[HeatMap]) -> str:
     """A self-contained SVG of the heat maps, one below the other."""
-    parts, top, width = [], 10, 0
+    parts: list[str] = []
+    top, width = 10, 0
     for heat_map in maps:
         parts.extend(_rectangles(heat_map, top))
         top += _LABEL + 40 + _CELL * len(heat_map.rows)
@@ -107,7 +108,7 @@ def drawn_by_matplotlib(inspection: Inspection) -> bytes:
     _norms(figure.add_subplot(grid[-1, :columns]), inspection)
     _ranks(figure.add_subplot(grid[-1, columns:]), inspection)
     out = io.BytesIO()
-    canvas.print_png(out)
+    canvas.print_figure(out, format="png")
     return out.getvalue()
 
 

@@ -112,8 +112,12 @@ class LanguageModel(LikelihoodScorer, Generator, Protocol):
     """
 
     name: str
-    fingerprint: str
     work: dict[str, float]
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells models apart."""
+        ...
 
     def apply_chat_template(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """A conversation as one prompt."""
