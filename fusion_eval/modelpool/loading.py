@@ -138,7 +138,7 @@ def _materialise(module: nn.Module) -> None:
                 if tensor is None or tensor.device.type != "meta":
                     continue
                 if id(tensor) not in made:
-                    empty = torch.empty_like(tensor, device="cpu")
+                    empty = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
                     made[id(tensor)] = (
                         nn.Parameter(empty, requires_grad=tensor.requires_grad)
                         if isinstance(tensor, nn.Parameter)
