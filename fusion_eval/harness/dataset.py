@@ -20,6 +20,7 @@ BUILDERS = {
     ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".txt": "text",
     ".arrow": "arrow",
 }  # fmt: skip
+_COMPRESSED = frozenset({".gz", ".bz2", ".xz", ".zst"})
 _BUILDER_NAMES = frozenset({*BUILDERS.values(), "imagefolder", "audiofolder", "webdataset", "xml", "pandas"})
 
 
@@ -72,14 +73,15 @@ class DataSource:
         path, name = request.path, request.name
         if "data_files" in kwargs:
             kwargs["data_files"] = self._resolved(kwargs["data_files"], request)
-        file = self._existing(path, request) if Path(path).suffix in BUILDERS else None
-        if Path(path).suffix in BUILDERS:
+        builder = builder_of(path)
+        if builder is not None:
+            file = self._existing(path, request)
             if file is None and "data_files" not in kwargs:
                 raise DataError(Fault("dataset_path", f"the file {path} does not exist", self._places(request)))
             kwargs.setdefault("data_files", {request.split: str(file)})
-            if Path(path).suffix == ".tsv":
+            if ".tsv" in Path(path).suffixes:
                 kwargs.setdefault("sep", "\t")
-            path, name = BUILDERS[Path(path).suffix], None
+            path, name = builder, None
         elif path not in _BUILDER_NAMES:
             folder = self._existing(path, request)
             if folder is not None:
@@ -91,8 +93,8 @@ class DataSource:
         datasets = _datasets()
         if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
             return datasets.load_from_disk(str(folder))
-        if name and not _card_has(folder, name) and (folder / name).is_dir():
-            kwargs, name = {"data_dir": name, **kwargs}, None
+        if name and not _card_has(folder, name):
+            kwargs, name = ({"data_dir": name, **kwargs}, None) if (folder / name).is_dir() else (kwargs, None)
         with quiet():
             return self._call(datasets, str(folder), name, kwargs, DataRequest(str(folder), name, kwargs))
 
@@ -109,13 +111,14 @@ class DataSource:
 
     def _existing(self, path: str, request: DataRequest) -> Path | None:
         places = [self.data_root, Path.cwd(), request.folder]
-        if Path(path).suffix in BUILDERS:
+        if builder_of(path) is not None:
             places = [Path.cwd(), request.folder, self.data_root]
         for place in places:
             candidate = (place / Path(path).expanduser()) if place else None
             if candidate is not None and candidate.exists():
                 return candidate.resolve()
-        return None
+        short = self.data_root / path.rpartition("/")[2] if self.data_root else None
+        return short.resolve() if short is not None and short.is_dir() else None
 
     def _resolved(self, files: Any, request: DataRequest) -> Any:
         if isinstance(files, Mapping):
@@ -136,6 +139,12 @@ class DataSource:
             return "Set data_root to a folder laid out as <organisation>/<name>/, or name a local file."
         present = [str(p.relative_to(self.data_root)) for p in self.data_root.glob("*/*") if p.is_dir()]
         return did_you_mean(request.path, present) or f"data_root holds {listed(sorted(present), 8)}."
+
+
+def builder_of(path: str) -> str | None:
+    """The builder of a data file by its suffix, compressed or not; None for names of other things."""
+    suffixes = [suffix for suffix in Path(path).suffixes[-2:] if suffix not in _COMPRESSED]
+    return BUILDERS.get(suffixes[-1]) if suffixes else None
 
 
 def split_of(splits: Mapping[str, Any], name: str, where: str) -> Any:

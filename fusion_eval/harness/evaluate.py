@@ -63,7 +63,7 @@ class Suite:
         if key not in self._built:
             chosen = options or self.options
             tasks = self.load()
-            with quiet():
+            with quiet(), peer_names(self.trusted):
                 self._built[key] = {name: build_requests(name, task, chosen) for name, task in tasks.items()}
         return {name: reset(built) for name, built in self._built[key].items()}
 

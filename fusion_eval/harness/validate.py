@@ -11,7 +11,7 @@ from typing import Any
 from fusion_eval.errors import Fault, FusionEvalError, did_you_mean, listed
 from fusion_eval.harness.aggregation import AGGREGATIONS, get_aggregation
 from fusion_eval.harness.catalog import TaskCatalog
-from fusion_eval.harness.dataset import BUILDERS
+from fusion_eval.harness.dataset import builder_of
 from fusion_eval.harness.fewshot import sampler_class
 from fusion_eval.harness.filter import build_pipeline, get_filter
 from fusion_eval.harness.function import ModuleSpace
@@ -120,7 +120,7 @@ def _check_data(spec: TaskSpec, read: YamlFile) -> list[Fault]:
     if spec.output_type == "multiple_choice" and spec.doc_to_choice is None:
         faults.append(Fault(_at(read, "output_type"), "multiple_choice without doc_to_choice", "a list of choices"))
     path = spec.dataset_path or ""
-    if Path(path).suffix in BUILDERS and "data_files" not in spec.dataset_kwargs:
+    if builder_of(path) is not None and "data_files" not in spec.dataset_kwargs:
         places = (Path.cwd() / path, read.path.parent / path)
         if not any(place.exists() for place in places):
             faults.append(Fault(_at(read, "dataset_path"), f"the file {path} does not exist", str(places[-1])))
