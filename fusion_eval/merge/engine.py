@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import inspect
 import math
 import pickle
+import pickletools
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 import torch
@@ -196,20 +198,29 @@ class MergedCheckpoint(Checkpoint):
 
 
 def rule_key(rule: Rule) -> str | None:
-    """What identifies a rule: its pickled state and the source of the modules that it is written in, or None."""
+    """What identifies a rule: its pickled state and the source that it may run, or None if it has no such state."""
     try:
         state = pickle.dumps(rule)
-    except (pickle.PicklingError, AttributeError, TypeError):
+    except (pickle.PicklingError, AttributeError, TypeError, RuntimeError):
         return None
     digest = hashlib.sha256(state)
-    owner = getattr(rule, "function", getattr(rule, "scan", rule))
-    owner = getattr(owner, "__self__", owner)
-    for kind in inspect.getmro(owner if isinstance(owner, type) else type(owner)):
-        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
-        if file is not None and kind.__module__ != "builtins":
-            with open(file, "rb") as source:
-                digest.update(source.read())
+    digest.update(_own_source())
+    words = {text for _, text, _ in pickletools.genops(state) if isinstance(text, str)}
+    for name in sorted(words & sys.modules.keys()):
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is not None and file.endswith(".py"):
+            digest.update(Path(file).read_bytes())
     return digest.hexdigest()
+
+
+@functools.cache
+def _own_source() -> bytes:
+    """A hash of the engine's and the methods' source, so that no merge resumes with other code."""
+    digest = hashlib.sha256()
+    for folder in ("merge", "method"):
+        for file in sorted((Path(__file__).parents[1] / folder).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.digest()
 
 
 def _moved(group: TensorGroup, device: torch.device) -> TensorGroup:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from fusion_eval.errors import MethodError
 from fusion_eval.merge.checkpoint import Checkpoint, StateDictCheckpoint
-from fusion_eval.merge.engine import AlignedPool, Loop, MergedCheckpoint, stream
+from fusion_eval.merge.engine import AlignedPool, Loop, MergedCheckpoint, rule_key, stream
 from fusion_eval.merge.files import open_checkpoint
 from fusion_eval.merge.group import CHUNK, ElementwiseRule, Rule, ScannedRule, TensorGroup
 from fusion_eval.merge.sinks import save_checkpoint
@@ -263,6 +264,18 @@ def test_keys_tell_inputs_seeds_and_rules_apart(tmp_path: Path) -> None:
     assert len(set(known)) == 4
     assert keys(average) == known[0]
     assert keys(lambda group: group.values()[0]) is None
+
+
+def test_a_rule_whose_source_changes_has_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "my_rule_module.py"
+    file.write_text("def mine(group):\n    return group.values()[0]\n")
+    mine = importlib.import_module("my_rule_module").mine
+    before = rule_key(ElementwiseRule(mine))
+    assert before is not None
+    assert rule_key(ElementwiseRule(mine)) == before
+    file.write_text("def mine(group):\n    return group.values()[1]\n")
+    assert rule_key(ElementwiseRule(mine)) != before
 
 
 def test_eight_thousand_small_tensors_take_linear_time() -> None:
