@@ -38,10 +38,10 @@ def plain_python() -> list[str]:
     runuser = shutil.which("runuser")
     for python in (sys.executable, "/usr/local/bin/python3", "/usr/bin/python3"):
         command = [runuser or "", "-u", "nobody", "--", python]
-        check = [*command, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
+        check = [*command, "-c", f"import sys; open({str(CORPUS)!r}); sys.exit(sys.version_info < (3, 11))"]
         if runuser and subprocess.run(check, capture_output=True, timeout=60).returncode == 0:
             return command
-    pytest.skip("no Python 3.11 that another user can start")
+    pytest.skip("no Python 3.11 that another user can start, or a checkout that it cannot read")
 
 
 def run_corpus(python: list[str], corpus: Path, *options: str) -> dict[str, object]:
