@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from torch import nn
 
-from fusion_eval.errors import ConfigError, Fault, FusionEvalError
+from fusion_eval.errors import ConfigError, Fault, FusionEvalError, listed
 from fusion_eval.merge.checkpoint import Checkpoint
+from fusion_eval.merge.engine import MergedCheckpoint
 from fusion_eval.method.base_method import Method
 from fusion_eval.modelpool.base_pool import BaseModelPool
 from fusion_eval.modelpool.saving import MergeRecord
@@ -95,9 +96,16 @@ class FusionProgram(BaseProgram):
             return merged.eval()
         if not isinstance(merged, Checkpoint):
             return TaskModels(merged, self.modelpool)
-        if self.save is not None:
-            merged = self._saved(merged, self.save)
-        return self.subject_of(merged)
+        weights = merged if self.save is None else self._saved(merged, self.save)
+        subject = self.subject_of(weights)
+        self._note_tensors(merged)
+        return subject
+
+    def _note_tensors(self, merged: Checkpoint) -> None:
+        """Say in the report which tensors were copied though the models differ in them."""
+        if isinstance(merged, MergedCheckpoint) and merged.notes:
+            names = list(merged.notes)
+            self.notes.append(f"{len(names)} tensors ({listed(names)}): {merged.notes[names[0]]}")
 
     def _record(self) -> MergeRecord:
         """How the merge is made: it is written beside it."""

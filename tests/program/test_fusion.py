@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from fusion_eval.assets.digits import VIEWS, checkpoint_path
+from fusion_eval.build import build_option
 from fusion_eval.errors import ConfigError
 from fusion_eval.report.items import read_items
 from fusion_eval.report.report import Report, read_report
@@ -169,3 +170,18 @@ def test_a_killed_run_leaves_what_it_measured(tmp_path: Path, monkeypatch: pytes
     stored = read_report(tmp_path)
     assert stored.status == "running"
     assert [model.name for model in stored.models] == ["base", "upright", "negative"]
+
+
+def test_counters_in_which_models_differ_are_noted(tmp_path: Path) -> None:
+    from fusion_eval.modelpool import ModulePool
+    from fusion_eval.program import FusionProgram
+    from fusion_eval.taskpool import DummyTaskPool
+
+    models = [torch.nn.BatchNorm1d(3) for _ in range(3)]
+    models[1].num_batches_tracked += 5
+    method = build_option("method", "task_arithmetic")
+    pool = ModulePool(models[0], {"a": models[1], "b": models[2]})
+    report = FusionProgram(method, pool, DummyTaskPool(), output=tmp_path).run()
+    assert report.notes[0].startswith(
+        "1 tensors (num_batches_tracked): torch.int64 tensor copied from the reference; a differ"
+    )
