@@ -13,24 +13,21 @@ from torch.utils.data import Dataset
 
 from fusion_eval.errors import ConfigError, DataError, Fault, FusionEvalError, did_you_mean, listed
 from fusion_eval.evaluation.batches import EvaluationLoader, keyword_faults
-from fusion_eval.evaluation.devices import Devices
 from fusion_eval.evaluation.loop import evaluate_rows
-from fusion_eval.log import get_rankzero_logger
-from fusion_eval.mixins import LightningFabricMixin
 from fusion_eval.report.values import ModelResult, TaskResult
 from fusion_eval.task.battery import OfferedBattery
 from fusion_eval.task.classification import ArgmaxPredict
 from fusion_eval.task.registry import get_task
 from fusion_eval.task.task import Task
-from fusion_eval.taskpool.base_pool import NOT_TASKS, BaseTaskPool
+from fusion_eval.taskpool.base_pool import NOT_TASKS
 from fusion_eval.taskpool.classification_step import ClassificationStep, known_label_range
 from fusion_eval.taskpool.scoring import ITEM_METRICS, averages_over_shared_items, score
+from fusion_eval.taskpool.typed_pool import TypedTaskPool
 from fusion_eval.utils.parameters import count_parameters
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
 
-log = get_rankzero_logger(__name__)
 
 HeadSource = Callable[[str], nn.Module | None]
 
@@ -99,7 +96,7 @@ class Measures:
         return {name: offered[name] for name in wanted}
 
 
-class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
+class ClassificationTaskPool(TypedTaskPool):
     """Data sets with class labels; subclasses say how an item becomes a model's input.
 
     Args:
@@ -143,13 +140,6 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
     @abstractmethod
     def prepare(self, name: str, dataset: Dataset[Any], options: dict[str, Any]) -> Dataset[Any]:
         """The data set whose items a model can take; may add DataLoader keywords to `options`."""
-
-    @property
-    def devices(self) -> Devices:
-        """Where evaluation runs: Fabric's device and ranks, or this process's CPU."""
-        if self._fabric is None and self._program is not None:
-            return self._program.devices  # type: ignore[no-any-return]
-        return Devices.of(self.fabric)
 
     @property
     def task_names(self) -> tuple[str, ...]:
@@ -279,12 +269,6 @@ class ClassificationTaskPool(LightningFabricMixin, BaseTaskPool):
         if not self.shared_items:
             return result
         return replace(result, averages={**result.average(), **averages_over_shared_items(results)})
-
-    def evaluate(self, model: nn.Module | Mapping[str, nn.Module], *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """`model_info`, accuracy, loss and further metrics per task, and their `average`."""
-        report = self.results(model, *args, **kwargs).as_dict()
-        log.info("Evaluation result: %s", report)
-        return report
 
     def _evaluate(self, model: nn.Module, loader: EvaluationLoader, model_name: str) -> TaskResult:
         head = self.head(loader.name)

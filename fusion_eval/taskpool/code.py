@@ -11,7 +11,6 @@ from typing import Any
 from torch import nn
 
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError, SandboxError
-from fusion_eval.evaluation.devices import Devices
 from fusion_eval.harness.code.execution import ExecutionTask
 from fusion_eval.harness.code.generate import Options, candidates, requests
 from fusion_eval.harness.code.registry import native_tasks, select, tasks_in
@@ -21,21 +20,18 @@ from fusion_eval.harness.code.task import Task
 from fusion_eval.harness.index import cache_folder
 from fusion_eval.harness.scheduler import Ranks, Scheduler
 from fusion_eval.harness.store import AnswerStore
-from fusion_eval.log import get_rankzero_logger
-from fusion_eval.mixins import LightningFabricMixin
 from fusion_eval.report.values import ModelResult, TaskResult
 from fusion_eval.sandbox import Sandbox
-from fusion_eval.taskpool.base_pool import BaseTaskPool
 from fusion_eval.taskpool.classification import model_info
 from fusion_eval.taskpool.code_files import load_descriptions, load_rows, save_rows
 from fusion_eval.taskpool.code_report import task_result
 from fusion_eval.taskpool.language_model import EngineMaker
+from fusion_eval.taskpool.typed_pool import TypedTaskPool
 
-log = get_rankzero_logger(__name__)
 _DEV_DOCUMENTS = 4
 
 
-class CodeTaskPool(LightningFabricMixin, BaseTaskPool):
+class CodeTaskPool(TypedTaskPool):
     """Tasks whose answers are programs.
 
     Args:
@@ -88,13 +84,6 @@ class CodeTaskPool(LightningFabricMixin, BaseTaskPool):
         self._maker = EngineMaker(tokenizer, batch_size, None, dict(model_options or {}))
         self._answers = answers
         self._tasks: dict[str, Task] | None = None
-
-    @property
-    def devices(self) -> Devices:
-        """Where generation runs: Fabric's device and ranks, or this process's CPU."""
-        if self._fabric is None and self._program is not None:
-            return self._program.devices  # type: ignore[no-any-return]
-        return Devices.of(self._fabric) if self._fabric is not None else Devices()
 
     @property
     def options(self) -> Options:
@@ -179,12 +168,6 @@ class CodeTaskPool(LightningFabricMixin, BaseTaskPool):
             found = self._on_rank_zero(rows)
         info = model_info(next(iter(models.values()))) if models else {}
         return ModelResult(name, role, tuple(found), info, time.perf_counter() - start)
-
-    def evaluate(self, model: nn.Module | Mapping[str, nn.Module], *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """`model_info`, metrics per task, and their `average`."""
-        report = self.results(model, *args, **kwargs).as_dict()
-        log.info("Evaluation result: %s", report)
-        return report
 
     def _rows(self, task: str, model: nn.Module, name: str) -> list[list[str]]:
         """The candidates of each problem of a task: from a file, or from the model."""

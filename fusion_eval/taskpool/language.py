@@ -21,20 +21,17 @@ from fusion_eval.harness.index import cache_folder
 from fusion_eval.harness.outcome import Outcome
 from fusion_eval.harness.scheduler import Ranks
 from fusion_eval.harness.validate import check_spec
-from fusion_eval.log import get_rankzero_logger
-from fusion_eval.mixins import LightningFabricMixin
 from fusion_eval.report.values import ModelResult, TaskResult
-from fusion_eval.taskpool.base_pool import BaseTaskPool
 from fusion_eval.taskpool.classification import model_info
 from fusion_eval.taskpool.language_code import code_execution
 from fusion_eval.taskpool.language_model import EngineMaker
 from fusion_eval.taskpool.language_report import task_results
+from fusion_eval.taskpool.typed_pool import TypedTaskPool
 
-log = get_rankzero_logger(__name__)
 _DEV_DOCUMENTS = 4
 
 
-class LanguageModelTaskPool(LightningFabricMixin, BaseTaskPool):
+class LanguageModelTaskPool(TypedTaskPool):
     """Tasks described by YAML files, scored by a language model.
 
     Args:
@@ -116,13 +113,6 @@ class LanguageModelTaskPool(LightningFabricMixin, BaseTaskPool):
         self._suite: Suite | None = None
 
     @property
-    def devices(self) -> Devices:
-        """Where evaluation runs: Fabric's device and ranks, or this process's CPU."""
-        if self._fabric is None and self._program is not None:
-            return self._program.devices  # type: ignore[no-any-return]
-        return Devices.of(self._fabric) if self._fabric is not None else Devices()
-
-    @property
     def suite(self) -> Suite:
         """The tasks that were asked for, read but not loaded.
 
@@ -190,12 +180,6 @@ class LanguageModelTaskPool(LightningFabricMixin, BaseTaskPool):
             info = info or model_info(current)
             found += task_results(self._outcome(current, name, names), self._show_members)
         return ModelResult(name, role, tuple(found), info, time.perf_counter() - start)
-
-    def evaluate(self, model: nn.Module | Mapping[str, nn.Module], *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """`model_info`, metrics per task, and their `average`."""
-        report = self.results(model, *args, **kwargs).as_dict()
-        log.info("Evaluation result: %s", report)
-        return report
 
     def _shares(
         self, model: nn.Module | Mapping[str, nn.Module], tasks: Sequence[str] | None
