@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from fusion_eval.errors import DataError, Fault
 from fusion_eval.harness.engine.encoder import EMPTY
 from fusion_eval.harness.engine.protocol import LanguageModel, Pair, Prompt, Score, Work
+from fusion_eval.harness.media import Asked, Conversation
 from fusion_eval.harness.request import Request, RollingScore
 from fusion_eval.harness.store import AnswerStore
 
@@ -95,7 +96,7 @@ class Scheduler:
         texts = [r for r in requests if r.request_type == "loglikelihood_rolling"]
         found: dict[int, list[Pair]] = {}
         if pairs:
-            rows = self.model.encode_pairs([(_text(r, 0), _text(r, 1)) for r in pairs])
+            rows = self.model.encode_pairs([(_asked(r), _text(r, 1)) for r in pairs])
             found.update({id(r): row for r, row in zip(pairs, rows, strict=True)})
         if texts:
             rows = self.model.encode_texts([_text(r, 0) for r in texts])
@@ -104,7 +105,7 @@ class Scheduler:
 
     def _generate(self, requests: Sequence[Request], seed: int) -> None:
         asked = [
-            (_text(request, 0), dict(request.args[1]), seed + repeat)
+            (_asked(request), dict(request.args[1]), seed + repeat)
             for request in requests
             for repeat in range(request.repeats or 1)
         ]
@@ -154,6 +155,11 @@ def share(works: Sequence[Work], ranks: Ranks) -> list[int]:
         if rank == ranks.rank:
             mine.append(number)
     return mine
+
+
+def _asked(request: Request) -> Asked:
+    value = request.args[0]
+    return value if isinstance(value, Conversation) else _text(request, 0)
 
 
 def _text(request: Request, position: int) -> str:

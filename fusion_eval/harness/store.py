@@ -69,6 +69,8 @@ def key_of(piece: Piece) -> str:
         what: Any = ["score", piece.context, piece.continuation]
     else:
         what = ["generate", piece.tokens if piece.tokens is not None else piece.text, piece.settings, piece.seed]
+    if piece.media:
+        what.append(piece.media)
     return hashlib.sha256(json.dumps(what, ensure_ascii=False).encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 

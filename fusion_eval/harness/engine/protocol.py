@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from fusion_eval.harness.media import Asked
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -17,11 +19,13 @@ class Pair:
 
     Args:
         mark: what is noteworthy, for instance "context truncated"; it does not change the result.
+        media: digests of what the context shows, in order.
     """
 
     context: tuple[int, ...] | str
     continuation: tuple[int, ...] | str
     mark: str = field(default="", compare=False)
+    media: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class Prompt:
         tokens: its ids, left-truncated to what fits; None for servers that tokenise themselves.
         settings: normalised generation settings as sorted items, hashable.
         seed: of the sampler; None for greedy text.
+        media: digests of what the prompt shows, in order.
     """
 
     text: str
@@ -49,6 +54,7 @@ class Prompt:
     settings: tuple[tuple[str, Any], ...]
     seed: int | None = None
     mark: str = field(default="", compare=False)
+    media: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,7 @@ class Work:
 class LikelihoodScorer(Protocol):
     """Scores continuations."""
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[list[Pair]]:
+    def encode_pairs(self, pairs: Sequence[tuple[Asked, str]]) -> list[list[Pair]]:
         """Pieces of each (context, continuation); their scores add up."""
         ...
 
@@ -91,8 +97,8 @@ class LikelihoodScorer(Protocol):
 class Generator(Protocol):
     """Continues prompts."""
 
-    def encode_prompts(self, prompts: Sequence[tuple[str, dict[str, Any], int]]) -> list[Prompt]:
-        """Each (text, settings, seed) made ready; the seed is dropped where nothing is sampled."""
+    def encode_prompts(self, prompts: Sequence[tuple[Asked, dict[str, Any], int]]) -> list[Prompt]:
+        """Each (text or conversation, settings, seed) made ready; the seed is dropped where nothing is sampled."""
         ...
 
     def plan_prompts(self, prompts: Sequence[Prompt]) -> list[Work]:
