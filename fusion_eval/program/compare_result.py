@@ -13,7 +13,7 @@ from torch import Tensor
 from fusion_eval.errors import EvaluationError, Fault
 from fusion_eval.evaluation.measure import Measured
 from fusion_eval.program.compare_plan import Measurement
-from fusion_eval.program.item_forms import Form
+from fusion_eval.forms.item_form import Form
 from fusion_eval.stats.compare import compare_metrics
 from fusion_eval.stats.item_metric import ItemMetric, mean_metric
 from fusion_eval.stats.ranking import ranks_of

@@ -17,9 +17,9 @@ from fusion_eval.evaluation.rows import Rows
 from fusion_eval.evaluation.task_step import TaskStep
 from fusion_eval.program.compare_plan import Measurement, Model, Plan, loaded
 from fusion_eval.program.compare_result import Run
-from fusion_eval.program.item_forms import Form, Subject, item_form
+from fusion_eval.forms.item_form import Form, Subject, item_form
 from fusion_eval.program.row_cache import RowCache, model_key
-from fusion_eval.program.weighted_forms import weighted_form
+from fusion_eval.forms.weighted import weighted_form
 
 
 @dataclass(slots=True)

@@ -21,9 +21,9 @@ from fusion_eval.evaluation.columns import length_of, rebuilt
 from fusion_eval.evaluation.feeding import feed_of, wants_probabilities
 from fusion_eval.evaluation.rows import Column, Rows
 from fusion_eval.evaluation.statistics import COUNTS, STATES, class_counts, is_additive, item_states, load_states
-from fusion_eval.program.auroc_forms import mean_auroc
-from fusion_eval.program.coco_forms import coco_form
-from fusion_eval.program.curve_forms import binary_calibration, mean_average_precision
+from fusion_eval.forms.auroc import mean_auroc
+from fusion_eval.forms.coco import coco_form
+from fusion_eval.forms.curve import binary_calibration, mean_average_precision
 from fusion_eval.stats.arrays import Floats
 from fusion_eval.stats.class_metrics import count_metric, label_metric
 from fusion_eval.stats.item_metric import ItemMetric, additive_metric
@@ -223,7 +223,7 @@ def _of_regression(subject: Subject) -> Form | None:
     preds, target = subject.preds, subject.target
     if not (isinstance(preds, Tensor) and isinstance(target, Tensor) and preds.shape == target.shape):
         return None
-    from fusion_eval.program.moment_forms import regression_form
+    from fusion_eval.forms.moment import regression_form
 
     x, y = (value.double().reshape(len(value), -1).numpy() for value in (preds, target))
     return regression_form(subject.metric, subject.name, x, y)

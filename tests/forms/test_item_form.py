@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fusion_eval.evaluation.measure import measure
-from fusion_eval.program.auroc_forms import linear_metric, mean_auroc
-from fusion_eval.program.item_forms import Subject, item_form
-from fusion_eval.program.weighted_forms import weighted_form
+from fusion_eval.forms.auroc import linear_metric, mean_auroc
+from fusion_eval.forms.item_form import Subject, item_form
+from fusion_eval.forms.weighted import weighted_form
 from fusion_eval.stats.item_metric import ItemMetric
 from fusion_eval.task import Task, get_task
 from tests.task.measuring import rows_of
