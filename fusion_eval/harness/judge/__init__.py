@@ -1,0 +1,8 @@
+"""Language models that judge answers: one lazy interface over a server, a local model, recorded answers, or a dummy."""
+
+from __future__ import annotations
+
+from fusion_eval.harness.judge.base import Judge, JudgeError, Messages
+from fusion_eval.harness.judge.settings import JudgeSettings, get_judge
+
+__all__ = ["Judge", "JudgeError", "JudgeSettings", "Messages", "get_judge"]
