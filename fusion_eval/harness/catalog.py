@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError, did_you_mean
-from fusion_eval.harness.index import Entry, Index, build_index
+from fusion_eval.harness.index import Entry, Index, build_index, is_whole
 from fusion_eval.harness.plan import GroupPlan, Selection, TaskPlan
+from fusion_eval.harness.spec import GroupSpec
 from fusion_eval.harness.spec_reader import SpecReader
-from fusion_eval.harness.yaml_file import FunctionRef, YamlFile, YamlReader
+from fusion_eval.harness.yaml_file import FunctionRef, Peer, YamlFile, YamlReader
 
 
 def library() -> Path:
@@ -45,17 +46,19 @@ class TaskCatalog:
         cache: folder for the index cache.
         metadata: merged into every task's metadata.
         extra_keys: keys of another dialect that task files may have.
+        peer: whose rules the files follow.
     """
 
     def __init__(
         self, roots: Iterable[Path] = (), cache: Path | None = None, metadata: Mapping[str, Any] | None = None,
-        extra_keys: Collection[str] = (),
+        extra_keys: Collection[str] = (), peer: Peer = "lm_eval",
     ) -> None:  # fmt: skip
-        self.index: Index = build_index(roots, cache)
+        self.index: Index = build_index(roots, cache, peer)
+        self.peer = peer
         self.metadata = dict(metadata or {})
         self.extra_keys = frozenset(extra_keys)
         self.files: list[Path] = []
-        self._reader = YamlReader()
+        self._reader = YamlReader(peer)
 
     def select(self, requested: str | Sequence[str | Mapping[str, Any]]) -> Selection:
         """The tasks and groups that the items stand for.
@@ -131,10 +134,14 @@ class _Builder:
             raise ConfigError(Fault("tasks", f"{item} does not exist or holds no *.yaml", "a task file or a folder"))
         for file in files:
             read = self.catalog.read(file)
-            if "task" not in read.values and "group" not in read.values and path.is_dir():
+            if "task" not in read.values and "group" not in read.values and path.is_dir() and not self._named(read):
                 continue
             self.catalog.files.append(file.resolve())
             self._add_read(read, {}, None)
+
+    def _named(self, read: YamlFile) -> bool:
+        """Whether a file without a name is a task that is called as the file is."""
+        return self.catalog.peer == "lmms_eval" and not read.path.name.startswith("_") and is_whole(read.values)
 
     def _add_inline(self, item: Mapping[str, Any]) -> None:
         if "group" in item and item["group"] not in self.catalog.index.entries:
@@ -143,10 +150,16 @@ class _Builder:
             self._add_member(item, {}, None)
 
     def _add_read(self, read: YamlFile, overrides: Mapping[str, Any], parent: GroupPlan | None) -> None:
-        if "group" in read.values and "class" not in read.values:
-            self._group(str(read.values["group"]), read, overrides, parent)
+        if self._is_group(read):
+            self._group(str(_as_names(read.values["group"])[0]), read, overrides, parent)
         else:
             self._task(read, overrides, parent)
+
+    def _is_group(self, read: YamlFile) -> bool:
+        values = read.values
+        if "group" not in values or "class" in values:
+            return False
+        return self.catalog.peer == "lm_eval" or "dataset_path" not in values or not isinstance(values["task"], str)
 
     def _add_member(
         self, item: str | Mapping[str, Any], overrides: Mapping[str, Any], parent: GroupPlan | None
@@ -170,6 +183,8 @@ class _Builder:
         if entry.kind == "tag":
             for member in entry.members:
                 self._add_member(member, own, parent)
+        elif entry.path is None:
+            self._group(name, YamlFile(Path(name), {"group": name, "task": list(entry.members)}), own, parent)
         else:
             assert entry.path is not None
             self._add_read(self.catalog.read(entry.path), own, parent)
@@ -197,7 +212,7 @@ class _Builder:
         plan = GroupPlan(spec, name)
         passed = {**spec.overrides, **{k: v for k, v in overrides.items() if k not in own_keys}}
         self._open.append(name)
-        for member in spec.members if not reader.faults else ():
+        for member in self._members(spec, name) if not reader.faults else ():
             try:
                 self._add_member(member, passed, plan)
             except FusionEvalError as error:
@@ -208,14 +223,29 @@ class _Builder:
         else:
             parent.members.append(plan)
 
+    def _members(self, spec: GroupSpec, name: str) -> list[str | Mapping[str, Any]]:
+        """The members that the file names, patterns filled in, then the tasks that join the group by themselves."""
+        found: list[str | Mapping[str, Any]] = []
+        entries = self.catalog.index.entries
+        for member in spec.members:
+            if self.catalog.peer == "lmms_eval" and isinstance(member, str) and any(c in member for c in "*?["):
+                found += [task for task in sorted(fnmatch.filter(entries, member)) if entries[task].kind != "group"]
+            else:
+                found.append(member)
+        joining = entries[name].members if name in entries and entries[name].kind == "group" else ()
+        return [*found, *(task for task in joining if task not in found)]
+
     def _task(self, read: YamlFile, overrides: Mapping[str, Any], parent: GroupPlan | None) -> None:
         values = {**read.values, **overrides}
         values["metadata"] = {**_mapping(values.get("metadata")), **self.catalog.metadata}
+        if values.get("task") is None and self.catalog.peer == "lmms_eval" and is_whole(values):
+            values["task"] = read.path.stem
         if not isinstance(values.get("task"), str):
             raise ConfigError(Fault(str(read.path), "the file names no task", "a key 'task' with a name"))
         reader = SpecReader(values, read.where, read.path, self.catalog.extra_keys)
         plan = TaskPlan(values["task"], reader.task(), values)
         self._report(reader, read)
+        self._note_overridden(plan.name, read.path)
         known = self.selection.tasks.get(plan.name)
         if known is not None and not _same(known.values, values):
             raise ConfigError(
@@ -225,6 +255,11 @@ class _Builder:
         self.selection.tasks.setdefault(plan.name, plan)
         if parent is not None:
             parent.members.append(plan.name)
+
+    def _note_overridden(self, name: str, path: Path) -> None:
+        for other, lost, kept in self.catalog.index.overridden:
+            if other == name and kept == path:
+                self.selection.notes.append(Fault(str(kept), f"the task '{name}' is taken from here, not from {lost}"))
 
     def _report(self, reader: SpecReader, read: YamlFile) -> None:
         self.faults += reader.faults

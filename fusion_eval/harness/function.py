@@ -16,7 +16,7 @@ from fusion_eval.errors import ConfigError, Fault, MissingDependencyError, did_y
 from fusion_eval.harness.yaml_file import FunctionRef
 
 T = TypeVar("T")
-_PEER_TASKS = ("lm_eval", "tasks")
+_PEERS = ("lm_eval", "lmms_eval")
 
 
 class ModuleSpace:
@@ -135,11 +135,11 @@ def _module_file(folder: Path, module: str) -> Path | None:
 
 
 def module_name_of(file: Path) -> str:
-    """The name of a task module: `lm_eval.tasks.x.y` inside such a tree, else one that is unique to its path."""
+    """The name of a task module: `lm_eval.tasks.x.y` (or `lmms_eval...`) inside such a tree, else one of its path."""
     parts = file.with_suffix("").parts
     for start in range(len(parts) - 2, 0, -1):
-        if parts[start - 1 : start + 1] == _PEER_TASKS:
-            return ".".join(("lm_eval", "tasks", *parts[start + 1 :]))
+        if parts[start - 1] in _PEERS and parts[start] == "tasks":
+            return ".".join((parts[start - 1], "tasks", *parts[start + 1 :]))
     digest = hashlib.sha256(str(file.parent).encode()).hexdigest()[:10]
     return f"_fusion_eval_task_{digest}_{file.stem}"
 
@@ -147,7 +147,7 @@ def module_name_of(file: Path) -> str:
 def _import_error(error: BaseException, where: str, what: str) -> ConfigError | MissingDependencyError:
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
-        if package not in ("lm_eval",) and importlib.util.find_spec(package) is None:
+        if package not in _PEERS and importlib.util.find_spec(package) is None:
             return MissingDependencyError(
                 Fault(where, f"{what} needs the package '{package}', which is not installed",
                       do=f"Run: pip install {_DISTRIBUTIONS.get(package, package)}")

@@ -8,21 +8,23 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from fusion_eval.errors import ConfigError, Fault
-from fusion_eval.harness.yaml_file import FunctionRef, parse_text
+from fusion_eval.harness.yaml_file import FunctionRef, Peer, YamlReader, include_target, parse_text
 
 logger = logging.getLogger(__name__)
 
 Kind = Literal["task", "class", "group", "tag"]
-_FORMAT = 3
+_FORMAT = 4
 _IGNORED = frozenset({"__pycache__", ".ipynb_checkpoints", ".git"})
-_HEAD_KEYS = ("task", "group", "class", "tag", "include")
-_HEAD = re.compile(r'^(?:"(task|group|class|tag|include)"|(task|group|class|tag|include))[ \t]*:(.*)$', re.M)
+_HEAD_KEYS = ("task", "group", "class", "tag", "include", "dataset_path")
+_MARKS = frozenset({"class", "dataset_path"})
+_NAMES = "|".join(_HEAD_KEYS)
+_HEAD = re.compile(rf'^(?:"({_NAMES})"|({_NAMES}))[ \t]*:(.*)$', re.M)
 _PLAIN = re.compile(r"^[A-Za-z_./][\w./+\-]*$")
 _QUOTED = re.compile(r"""^(?:"([^"\\]*)"|'([^']*)')$""")
 _LIST_ITEM = re.compile(r"^[ \t]*-[ \t]+(.*)$")
@@ -36,8 +38,8 @@ class Entry:
     Args:
         name: task, group or tag.
         kind: a YAML task, a Python `class`, a group, or a tag (the set of tasks that carry it).
-        path: its file; None for a tag.
-        members: tasks of a tag, sorted.
+        path: its file; None for a tag, and for a group that only its tasks name.
+        members: tasks of a tag, sorted; tasks that join a group by naming it in their own files.
         root: the folder whose index it comes from; None for a single file.
     """
 
@@ -57,24 +59,28 @@ class Index:
         clashes: names that several files of one folder define: (name, file kept, file ignored).
         unreadable: files whose head could not be read, with the reason; they are not dropped silently.
         anonymous: YAML files that name no task (templates, as a rule).
+        overridden: names that a later folder defines anew: (name, file that no longer counts, file that does).
     """
 
     entries: dict[str, Entry] = field(default_factory=dict)
     clashes: list[tuple[str, Path, Path]] = field(default_factory=list)
     unreadable: list[tuple[Path, str]] = field(default_factory=list)
     anonymous: list[Path] = field(default_factory=list)
+    overridden: list[tuple[str, Path | None, Path | None]] = field(default_factory=list)
 
     def names(self, kind: Kind | None = None) -> list[str]:
         """Sorted names, of one kind or all."""
         return sorted(name for name, entry in self.entries.items() if kind in (None, entry.kind))
 
 
-def build_index(roots: Iterable[Path], cache: Path | None = None) -> Index:
+def build_index(roots: Iterable[Path], cache: Path | None = None, peer: Peer = "lm_eval") -> Index:
     """The index of several folders; a later folder overrides names of an earlier one.
 
     Args:
         roots: folders, searched recursively for `*.yaml`.
         cache: folder for cached heads; None for the default (`$FUSION_EVAL_CACHE` or the user's cache folder).
+        peer: whose rules the files follow. With LMMS-Eval's a task may name the groups that it joins, and a file
+            without a name is called as it is.
 
     Raises:
         ConfigError: a root that is not a folder.
@@ -84,9 +90,10 @@ def build_index(roots: Iterable[Path], cache: Path | None = None) -> Index:
         folder = root.expanduser().resolve()
         if not folder.is_dir():
             raise ConfigError(Fault("include_path", f"{root} is not a folder", "a folder with task files"))
-        part = _index_folder(folder, cache or cache_folder())
-        for name in part.entries.keys() & index.entries.keys():
+        part = _index_folder(folder, cache or cache_folder(), peer)
+        for name in sorted(part.entries.keys() & index.entries.keys()):
             logger.info("task '%s' of %s overrides the one of an earlier folder", name, folder)
+            index.overridden.append((name, index.entries[name].path, part.entries[name].path))
         index.entries.update(part.entries)
         index.clashes += part.clashes
         index.unreadable += part.unreadable
@@ -102,19 +109,67 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fusion_eval"
 
 
-def _index_folder(root: Path, cache: Path) -> Index:
+def _index_folder(root: Path, cache: Path, peer: Peer) -> Index:
     store = cache / f"tasks_{hashlib.sha256(str(root).encode()).hexdigest()[:16]}.json"
-    heads = _Heads(root, _read_cache(store))
+    heads = _Heads(root, _read_cache(store), peer)
     index = Index()
     tags: dict[str, set[str]] = {}
+    joined: dict[str, dict[str, None]] = {}
     for path in _yaml_files(root):
-        _register(index, tags, heads.merged(path, ()), Path(path), root)
+        head = heads.merged(path, ())
+        if peer == "lmms_eval":
+            head = _joining(head, joined)
+        _register(index, tags, head, Path(path), root)
+    if peer == "lmms_eval":
+        _name_by_file(index, heads, root)
     for tag, members in tags.items():
         if tag not in index.entries:
             index.entries[tag] = Entry(tag, "tag", None, tuple(sorted(members)), root)
+    for group, names in joined.items():
+        known = index.entries.get(group)
+        file = known.path if known is not None and known.kind == "group" else None
+        if known is None or known.kind in ("group", "tag"):
+            index.entries[group] = Entry(group, "group", file, tuple(names), root)
     if heads.changed:
         _write_cache(store, heads.known)
     return index
+
+
+def _joining(head: dict[str, Any], joined: dict[str, dict[str, None]]) -> dict[str, Any]:
+    """The head of a task without the groups that it joins, which are noted; of a group file with one name."""
+    groups = _as_list(head.get("group"))
+    if not groups or "class" in head:
+        return head
+    if isinstance(head.get("task"), str) and "dataset_path" in head:
+        for group in groups:
+            joined.setdefault(group, {})[head["task"]] = None
+        return {key: value for key, value in head.items() if key != "group"}
+    return {**head, "group": groups[0]}
+
+
+def _name_by_file(index: Index, heads: _Heads, root: Path) -> None:
+    """Give a task file without a name that of the file, unless it is a template or another file includes it."""
+    included = heads.included()
+    reader = YamlReader("lmms_eval")
+    for path in list(index.anonymous):
+        name = path.stem
+        if str(path) in included or name.startswith("_") or name in index.entries:
+            continue
+        try:
+            values = reader.read(path).values
+        except ConfigError as error:
+            index.unreadable.append((path, str(error)))
+            index.anonymous.remove(path)
+            continue
+        if is_whole(values):
+            index.entries[name] = Entry(name, "task", path, (), root)
+            index.anonymous.remove(path)
+
+
+def is_whole(values: Mapping[str, Any]) -> bool:
+    """Whether the values of a file without a name describe a task rather than a part of one."""
+    asks = values.get("doc_to_text") is not None or values.get("doc_to_messages") is not None
+    return values.get("dataset_path") is not None and asks and not {"task", "group", "class"} & values.keys()
 
 
 def _register(index: Index, tags: dict[str, set[str]], head: dict[str, Any], path: Path, root: Path) -> None:
@@ -139,8 +194,9 @@ def _register(index: Index, tags: dict[str, set[str]], head: dict[str, Any], pat
 class _Heads:
     """Heads of files, from the cache where the file's time and size are the same."""
 
-    def __init__(self, root: Path, known: dict[str, Any]) -> None:
+    def __init__(self, root: Path, known: dict[str, Any], peer: Peer = "lm_eval") -> None:
         self.root = root
+        self.peer = peer
         self.old = known
         self.known: dict[str, Any] = {}
 
@@ -169,16 +225,24 @@ class _Heads:
         if "include" not in own:
             return own
         merged: dict[str, Any] = {}
-        for name in _as_list(own.pop("include")):
-            target = os.path.normpath(os.path.join(os.path.dirname(path), name))
-            merged.update(self.merged(target, (*parents, path)))
+        names = _as_list(own.pop("include"))
+        for name in names if self.peer == "lm_eval" else reversed(names):
+            merged.update(self.merged(self._target(path, name), (*parents, path)))
         return {**merged, **own}
+
+    def _target(self, path: str, name: str) -> str:
+        return os.path.normpath(include_target(Path(path).parent, name, self.peer))
+
+    def included(self) -> set[str]:
+        """Every file that another one includes."""
+        rows = [(path, row[2]) for path, row in self.known.items()]
+        return {self._target(path, name) for path, head in rows for name in _as_list(head.get("include"))}
 
 
 def read_head(path: Path) -> dict[str, Any]:
-    """The keys `task`, `group`, `class`, `tag` and `include` of one file, or `error`."""
+    """The keys `task`, `group`, `class`, `tag` and `include` of one file, marks of others, or `error`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         return scan_head(text) or _parsed_head(text, path)
     except (OSError, UnicodeDecodeError) as error:
         return {"error": f"cannot be read: {error}"}
@@ -191,7 +255,7 @@ def scan_head(text: str) -> dict[str, Any] | None:
     head: dict[str, Any] = {}
     for match in _HEAD.finditer(text):
         key, rest = match.group(1) or match.group(2), match.group(3)
-        if key == "class":
+        if key in _MARKS:
             head[key] = True
             continue
         value: Any = _scalar(rest)
@@ -231,7 +295,7 @@ def _parsed_head(text: str, path: Path) -> dict[str, Any]:
         value = values.get(key)
         if value is None:
             continue
-        if key == "class" or isinstance(value, FunctionRef) or (key == "task" and not isinstance(value, str)):
+        if key in _MARKS or isinstance(value, FunctionRef) or (key == "task" and not isinstance(value, str)):
             head[key] = True
         else:
             head[key] = value

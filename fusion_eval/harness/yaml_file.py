@@ -7,11 +7,14 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fusion_eval.errors import ConfigError, Fault, missing_dependency
 
 logger = logging.getLogger(__name__)
+
+Peer = Literal["lm_eval", "lmms_eval"]
+"""Whose rules a task file follows: language tasks are those of lm_eval, multimodal ones those of LMMS-Eval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +67,19 @@ class YamlFile:
 
 
 class YamlReader:
-    """Reads task files; each file, template or not, is parsed once per reader."""
+    """Reads task files; each file, template or not, is parsed once per reader.
 
-    def __init__(self) -> None:
+    Args:
+        peer: of several includes the last one wins with lm_eval, the first with LMMS-Eval. Included files are looked
+            for beside the file; with LMMS-Eval then in the working directory too (which it tries first).
+    """
+
+    def __init__(self, peer: Peer = "lm_eval") -> None:
+        self.peer = peer
         self._parsed: dict[Path, YamlFile] = {}
 
     def read(self, path: Path) -> YamlFile:
-        """The merged content of `path`: later includes override earlier ones, own keys override all.
+        """The merged content of `path`: its own keys override those of its includes.
 
         Raises:
             ConfigError: unreadable, not YAML, not a mapping, or an include that is missing or circular.
@@ -85,8 +94,9 @@ class YamlReader:
         if "include" not in own.values:
             return own
         merged = YamlFile(path, {}, duplicates=list(own.duplicates))
-        for name in _include_names(own):
-            target = path.parent / Path(name).expanduser()
+        names = _include_names(own)
+        for name in names if self.peer == "lm_eval" else reversed(names):
+            target = include_target(path.parent, name, self.peer)
             if not target.is_file():
                 where = own.where("include")
                 raise ConfigError(Fault(where, f"includes {name}, which does not exist", str(target), "Fix the path."))
@@ -100,6 +110,13 @@ class YamlReader:
         if path not in self._parsed:
             self._parsed[path] = parse_file(path)
         return self._parsed[path]
+
+
+def include_target(folder: Path, name: str, peer: Peer) -> Path:
+    """Where an included file lies."""
+    beside = folder / Path(name).expanduser()
+    here = Path.cwd() / Path(name).expanduser()
+    return here if peer == "lmms_eval" and not beside.is_file() and here.is_file() else beside
 
 
 def _include_names(file: YamlFile) -> list[str]:
@@ -125,7 +142,7 @@ def _overlay(below: YamlFile, above: YamlFile, own_file: bool = False) -> None:
 def parse_file(path: Path) -> YamlFile:
     """One file without its includes."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(Fault(str(path), f"cannot be read: {error}", "a readable UTF-8 file")) from error
     return parse_text(text, path)
