@@ -40,11 +40,12 @@ class GivenBatches:
 
 
 def as_loader(
-    name: str, data: Any, fields: BatchFields | None = None, *, rank: int = 0, world: int = 1
+    name: str, data: Any, fields: BatchFields | None = None, *, collate: Any = None, rank: int = 0, world: int = 1
 ) -> EvaluationLoader | GivenBatches:
     """The data as batches with item ids, in one order for every model.
 
-    A DataLoader over a whole data set is read in the data set's order, also where it shuffles.
+    A DataLoader over a whole data set is read in the data set's order, also where it shuffles. `collate` is for data
+    sets, which say not themselves how their items become a batch.
 
     Raises:
         DataError: data that can be read only once, that is no data, or that is empty.
@@ -57,7 +58,8 @@ def as_loader(
     elif isinstance(data, IterableDataset):
         raise DataError(Fault("data", "an iterable data set", "a DataLoader over it, or batches"))
     elif isinstance(data, Dataset):
-        return EvaluationLoader(name, data, {"batch_size": _BATCH_SIZE}, rank=rank, world=world)
+        options = {"batch_size": _BATCH_SIZE} if collate is None else {"batch_size": _BATCH_SIZE, "collate_fn": collate}
+        return EvaluationLoader(name, data, options, rank=rank, world=world)
     elif isinstance(data, Iterator):
         do = "Pass the DataLoader or list itself: it is read once per model."
         raise DataError(Fault("data", f"a {type(data).__name__}, which can be read only once", "batches", do))

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from torch import Tensor
-
 from fusion_eval.errors import ConfigError, DataError, Fault
 from fusion_eval.evaluation.columns import length_of
 from fusion_eval.evaluation.given import as_loader
@@ -16,14 +14,10 @@ from fusion_eval.evaluation.loop import Batches
 from fusion_eval.evaluation.task_step import TaskStep
 from fusion_eval.log import get_rankzero_logger
 from fusion_eval.program.compare_plan import (
-    Measurement,
-    MetricArguments,
-    MetricChoice,
     Model,
     Plan,
     device_of,
     faults_of,
-    measurement,
     runs_of,
 )
 from fusion_eval.program.compare_result import compared
@@ -32,8 +26,14 @@ from fusion_eval.program.row_cache import RowCache, data_key, task_key
 from fusion_eval.stats.result import ComparisonResult
 from fusion_eval.stats.settings import SettingsArguments, settings_of
 from fusion_eval.task.inputs import split_batch
-from fusion_eval.task.registry import get_task
 from fusion_eval.task.task import BatchFields, Task
+from fusion_eval.taskpool.measurement import (
+    MetricArguments,
+    MetricChoice,
+    check_targets,
+    measurement,
+    task_of,
+)
 
 log = get_rankzero_logger(__name__)
 
@@ -66,7 +66,7 @@ def compare(
     Args:
         methods: per method a model, or one per seed; a function without arguments loads its model when its turn comes.
         data: a DataLoader, a data set, or a list of batches; batches are pairs, dictionaries, or tuples with `fields`.
-        task: a Task, or a name among `list_tasks()`.
+        task: a Task, a name among `list_tasks()`, the dotted name of a Task, or a node that builds one.
         num_classes: the number of classes, labels or outputs, for tasks that need it.
         predict_fn: (model, x) -> (predictions, probabilities), a node with a `_target_`, or a dotted name.
         metrics: metrics by name (objects, or nodes with a `_target_`), or names that the task offers.
@@ -112,10 +112,10 @@ def _plan(
     runs = runs_of(methods, faults)
     faults_of(lambda: settings_of(settings), faults)
     place = device_of(device, faults)
-    task = faults_of(lambda: get_task(given.task), faults)
+    task = faults_of(lambda: task_of(given.task), faults)
     fields = given.fields if given.fields is not None or task is None else task.fields
-    name = given.task if isinstance(given.task, str) else "task"
-    loader = faults_of(lambda: as_loader(name, data, fields), faults)
+    collate = None if task is None else task.collate
+    loader = faults_of(lambda: as_loader(given.name, data, fields, collate=collate), faults)
     count = max((len(models) for models in runs.values()), default=0)
     if seeds is not None and len(seeds) != count:
         faults.append(Fault("seeds", f"{len(seeds)} names", f"{count}, one per run"))
@@ -125,7 +125,7 @@ def _plan(
         target = None if parts is None else parts.target
         chosen = faults_of(lambda: measurement(given, target), faults)
     if chosen is not None and parts is not None:
-        faults_of(lambda: _check_targets(chosen, parts.target), faults)
+        faults_of(lambda: check_targets(chosen, parts.target), faults)
     if faults or loader is None or chosen is None:
         raise ConfigError(*faults)
     return Plan(runs, loader, chosen, place, tuple(seeds) if seeds is not None else tuple(range(count)))
@@ -139,24 +139,6 @@ def _first_parts(loader: Batches, fields: BatchFields | None) -> Any:
     if length_of(parts.inputs) == 0:
         raise DataError(Fault("data, first batch", "no items", "at least one"))
     return parts
-
-
-def _check_targets(chosen: Measurement, target: Any) -> None:
-    """The first batch's labels against the number of classes that the metrics were made for."""
-    counts = {getattr(metric, "num_classes", None) for metric in chosen.make().values()} - {None}
-    if not isinstance(target, Tensor) or target.is_floating_point() or len(counts) != 1:
-        return
-    classes = int(counts.pop() or 0)
-    ignored = {getattr(metric, "ignore_index", None) for metric in chosen.make().values()} - {None}
-    outside = (target < 0) | (target >= classes)
-    for value in ignored:
-        outside &= target != value
-    if bool(outside.any()):
-        values = sorted(set(target[outside].tolist()))[:5]
-        do = "Set num_classes, or ignore_index for void entries."
-        raise DataError(
-            Fault("data, first batch", f"labels {values} for {classes} classes", f"labels from 0 to {classes - 1}", do)
-        )
 
 
 def _source(plan: Plan, progress: bool, cache: str | Path | None) -> RowSource:

@@ -7,17 +7,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from fusion_eval.errors import DataError, Fault, listed
+from fusion_eval.errors import DataError, Fault, FusionEvalError, listed
+from fusion_eval.evaluation.rows import Column, Rows
+from fusion_eval.evaluation.statistics import COUNTS, STATES
+from fusion_eval.forms.item_form import Form, Subject, item_form
 from fusion_eval.report.values import TaskResult
-from fusion_eval.stats.arrays import Floats
-from fusion_eval.stats.class_metrics import label_metric
-from fusion_eval.stats.item_metric import ItemMetric
+from fusion_eval.stats.item_metric import ItemMetric, mean_metric
 from fusion_eval.stats.scores import Scores
+from fusion_eval.task.battery import OfferedBattery
+from fusion_eval.task.registry import get_task
 
 _NOT_SCORES = ("id", "pred", "target", "probs", "weight", "cluster")
 _COLUMN_OF = {"accuracy": "correct"}
-_OF_LABELS = ("f1", "precision", "recall")
+_OFFERING = ("classification", "segmentation", "binary", "multilabel", "regression", "image_quality", "audio")
 _SAME = 1e-4
 
 
@@ -75,36 +80,64 @@ def _scores(name: str, results: Mapping[str, TaskResult]) -> Scores | None:
     forms = [_form(name, result) for result in results.values()]
     direction = next(iter(results.values())).metrics[name].higher_is_better is not False
     values = np.array([[result.metrics[name].value] for result in results.values()])
-    methods, items = tuple(results), next(iter(results.values())).n
+    methods = tuple(results)
+    sizes = {form.n_items if isinstance(form, ItemMetric) else len(form) for form in forms if form is not None}
+    if any(form is None for form in forms) or len(sizes) != 1:
+        return None
+    items = sizes.pop()
     if all(isinstance(form, np.ndarray) for form in forms):
         table = np.array([[form] for form in forms], dtype=np.float64)
         return Scores(name, methods, table.mean(axis=2), table, None, direction, (0,), items)
-    if all(isinstance(form, ItemMetric) for form in forms):
-        functions: Any = tuple((form,) for form in forms)
-        return Scores(name, methods, values, None, functions, direction, (0,), items)
-    return None
+    functions: Any = tuple(
+        (form if isinstance(form, ItemMetric) else mean_metric(name, np.asarray(form), higher_is_better=direction),)
+        for form in forms
+    )
+    return Scores(name, methods, values, None, functions, direction, (0,), items)
 
 
-def _form(name: str, result: TaskResult) -> Floats | ItemMetric | None:
+def _form(name: str, result: TaskResult) -> Form | None:
+    if name in result.forms:
+        return result.forms[name]  # type: ignore[no-any-return]
     column = result.items.get(name, result.items.get(_COLUMN_OF.get(name, "")))
-    value = result.metrics[name].value
     if column is not None and name not in _NOT_SCORES:
         scores = as_array(column)
         if scores.ndim == 1 and scores.dtype.kind in "biuf" and np.isfinite(scores.astype(np.float64)).all():
             numbers = scores.astype(np.float64)
-            return numbers if _is(float(numbers.mean()), value) else None
-    if name in _OF_LABELS and "pred" in result.items and "target" in result.items:
-        return _of_labels(name, result, value)
+            return numbers if _is(float(numbers.mean()), result.metrics[name].value) else None
+    return _rebuilt(name, result) if "id" in result.items else None
+
+
+def _rebuilt(name: str, result: TaskResult) -> Form | None:
+    """The form of a metric that a task offers under this name, made of stored columns and checked against the value."""
+    columns: dict[str, Column] = {
+        key: torch.as_tensor(column) for key, column in result.items.items() if not isinstance(column, list)
+    }
+    rows, value = Rows(columns.pop("id"), columns), result.metrics[name]  # type: ignore[arg-type]
+    for task in map(get_task, _OFFERING):
+        if not isinstance(task.battery, OfferedBattery) or name not in task.battery.names:
+            continue
+        try:
+            metric = task.battery.pick([name], _classes(columns))[name]
+        except FusionEvalError:
+            continue
+        subject = Subject(name, metric, name, rows, task, value.value, value.higher_is_better is not False)
+        form = (
+            item_form(subject) if subject.preds is not None or COUNTS in columns or STATES + name in columns else None
+        )
+        if form is not None:
+            return form
     return None
 
 
-def _of_labels(name: str, result: TaskResult, value: float) -> ItemMetric | None:
-    preds, target = as_array(result.items["pred"]), as_array(result.items["target"])
-    if preds.ndim != 1 or preds.dtype.kind not in "iu" or target.dtype.kind not in "iu":
-        return None
-    classes = int(max(preds.max(), target.max())) + 1
-    metric = label_metric(name, preds.astype(np.int64), target.astype(np.int64), classes)
-    return metric if _is(metric.value, value) else None
+def _classes(columns: Mapping[str, Column]) -> int:
+    """The number of classes that stored columns tell; at least two."""
+    for name, parts in (("probs", 1), (COUNTS, 3)):
+        column = columns.get(name)
+        if isinstance(column, Tensor) and column.ndim == 2:
+            return max(2, column.shape[1] // parts)
+    labels = [columns[name] for name in ("pred", "target") if name in columns]
+    largest = [int(label.max()) for label in labels if isinstance(label, Tensor) and label.numel()]
+    return max(2, *(number + 1 for number in largest)) if largest else 2
 
 
 def _is(found: float, value: float) -> bool:

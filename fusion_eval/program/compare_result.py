@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fusion_eval.errors import EvaluationError, Fault
 from fusion_eval.evaluation.measure import Measured
-from fusion_eval.program.compare_plan import Measurement
 from fusion_eval.forms.item_form import Form
 from fusion_eval.stats.compare import compare_metrics
 from fusion_eval.stats.item_metric import ItemMetric, mean_metric
@@ -21,6 +20,7 @@ from fusion_eval.stats.result import ComparisonResult
 from fusion_eval.stats.scores import Scores
 from fusion_eval.stats.settings import SettingsArguments, settings_of
 from fusion_eval.stats.summary import MethodSummary
+from fusion_eval.taskpool.measurement import Measurement
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from fusion_eval.evaluation.loop import Batches, evaluate_rows
 from fusion_eval.evaluation.measure import Measured, check_battery, counted_rows, measure
 from fusion_eval.evaluation.rows import Rows
 from fusion_eval.evaluation.task_step import TaskStep
-from fusion_eval.program.compare_plan import Measurement, Model, Plan, loaded
+from fusion_eval.forms.measured_forms import forms_of
+from fusion_eval.program.compare_plan import Model, Plan, loaded
 from fusion_eval.program.compare_result import Run
-from fusion_eval.forms.item_form import Form, Subject, item_form
 from fusion_eval.program.row_cache import RowCache, model_key
-from fusion_eval.forms.weighted import weighted_form
+from fusion_eval.taskpool.measurement import Measurement
 
 
 @dataclass(slots=True)
@@ -143,12 +143,5 @@ def _check_same_items(items: int, mine: Any, rows: Rows) -> None:
 
 def _run(chosen: Measurement, rows: Rows, measured: Measured) -> Run:
     counted, _ = counted_rows(rows)
-    battery = chosen.make()
-    weights = counted.columns.get("weight")
-    forms: dict[str, Form | None] = {}
-    for name, value in measured.values.items():
-        source = measured.source[name]
-        better = measured.directions[name] is not False
-        form = item_form(Subject(name, battery[source], source, counted, chosen.task, value, better))
-        forms[name] = form if weights is None else weighted_form(name, form, weights, better)
+    forms = forms_of(rows, measured, chosen.task, chosen.make())
     return Run(measured, forms, counted.columns.get("cluster"), counted.ids)

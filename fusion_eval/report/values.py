@@ -49,6 +49,7 @@ class TaskResult:
         partial: whether a limit left items out.
         notes: what a reader must know (absent classes, unscored items, undefined metrics).
         items: per-item columns, each of length n, `id` among them; empty where a pool keeps none.
+        forms: metrics by items, for comparisons: scores per item, or functions of item weights; they are not stored.
     """
 
     name: str
@@ -57,6 +58,7 @@ class TaskResult:
     partial: bool = False
     notes: tuple[str, ...] = ()
     items: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    forms: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

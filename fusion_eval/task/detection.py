@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusion_eval.task.battery import MakeMetric, Offer, OfferedBattery, metric_of
+from fusion_eval.task.inputs import as_lists
 from fusion_eval.task.predict import Passthrough
 from fusion_eval.task.task import Task
 
@@ -36,4 +37,5 @@ DETECTION = Task(
     requires_num_classes=False,
     description="Object detection: boxes (xyxy), scores, labels per image; COCO's mAP, overlap of matched boxes.",
     unit="image",
+    collate=as_lists,
 )

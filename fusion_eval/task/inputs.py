@@ -106,6 +106,13 @@ def target_key(row: Any, where: str) -> str:
     )
 
 
+def as_lists(items: list[Any]) -> Any:
+    """A batch of items whose parts have different shapes: one list per part, or per key."""
+    if isinstance(items[0], Mapping):
+        return {key: [item[key] for item in items] for key in items[0]}
+    return tuple(list(part) for part in zip(*items, strict=True))
+
+
 def call_model(model: nn.Module, inputs: Any, where: str = "the model's input") -> Any:
     """The model's output for a tensor, or for a dictionary of keyword inputs.
 

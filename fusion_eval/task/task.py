@@ -49,6 +49,7 @@ class Task:
         align: brings predictions and targets of the domain into one shape.
         fields: what the parts of a batch are, where it is neither a pair nor a dictionary with a usual label name.
         count_classes: reads the number of classes, labels or outputs off the first batch's targets, where they tell it.
+        collate: puts a data set's items into a batch, where PyTorch's own way cannot.
         unit: what one item of the data is, for reports; "query" where documents are grouped into queries.
         dense: whether outputs are too large to keep (class maps, images, token logits), so that per-item sufficient
             statistics of the metrics are kept in their place; it is not done where a metric has none.
@@ -64,6 +65,7 @@ class Task:
     align: AlignFn | None = None
     fields: BatchFields | None = None
     count_classes: Callable[[Any], int | None] | None = None
+    collate: Callable[[list[Any]], Any] | None = None
     unit: str = "item"
     dense: bool = False
 

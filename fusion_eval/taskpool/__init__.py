@@ -12,6 +12,7 @@ _WHERE = {
     "DummyTaskPool": "dummy",
     "LanguageModelTaskPool": "language",
     "ImageClassificationTaskPool": "image_classification",
+    "TaskPool": "task_pool",
     "TextClassificationTaskPool": "text_classification",
 }
 

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.utils.data import Dataset
 
-from fusion_eval.errors import ConfigError, DataError, Fault, FusionEvalError, did_you_mean, listed
+from fusion_eval.errors import ConfigError, DataError, Fault, FusionEvalError, did_you_mean
 from fusion_eval.evaluation.batches import EvaluationLoader, keyword_faults
-from fusion_eval.evaluation.loop import evaluate_rows
 from fusion_eval.report.values import ModelResult, TaskResult
 from fusion_eval.task.battery import OfferedBattery
 from fusion_eval.task.classification import ArgmaxPredict
 from fusion_eval.task.registry import get_task
 from fusion_eval.task.task import Task
-from fusion_eval.taskpool.base_pool import NOT_TASKS
 from fusion_eval.taskpool.classification_step import ClassificationStep, known_label_range
+from fusion_eval.taskpool.data_sets import HeadSource, as_head_source, name_faults, opened
 from fusion_eval.taskpool.scoring import ITEM_METRICS, averages_over_shared_items, score
-from fusion_eval.taskpool.typed_pool import TypedTaskPool
-from fusion_eval.utils.parameters import count_parameters
+from fusion_eval.taskpool.typed_pool import TypedTaskPool, evaluated, model_info
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
-
-
-HeadSource = Callable[[str], nn.Module | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +161,7 @@ class ClassificationTaskPool(TypedTaskPool):
 
     def faults(self) -> list[Fault]:
         """Misspelt metrics, loader keywords that cannot be used, names that are none, and no tasks at all."""
-        found: list[Fault] = []
-        if not self._test_datasets:
-            found.append(Fault("taskpool.test_datasets", "no data sets", "at least one"))
-        for name in self._test_datasets:
-            if not isinstance(name, str):
-                found.append(
-                    Fault("taskpool.test_datasets", f"a task named {name!r}", "a text", f"Quote it: '{name}'.")
-                )
-            elif name in NOT_TASKS:
-                found.append(Fault(f"taskpool.test_datasets.{name}", "a name that reports use", do="Rename the task."))
+        found = name_faults(self._test_datasets)
         found.extend(keyword_faults(self._dataloader_kwargs, "taskpool.dataloader_kwargs"))
         try:
             self._measures.battery(2)
@@ -205,15 +191,8 @@ class ClassificationTaskPool(TypedTaskPool):
     def _open(self, name: str, node: Any) -> EvaluationLoader:
         from fusion_eval.build import build
 
-        where = f"taskpool.test_datasets.{name}"
-        dataset = build(node, _key_=where)
+        dataset = opened(name, node)
         options = build(self._dataloader_kwargs, _key_="taskpool.dataloader_kwargs")
-        if not (callable(getattr(dataset, "__getitem__", None)) or callable(getattr(dataset, "__iter__", None))):
-            raise DataError(Fault(where, f"a {type(dataset).__name__}", "a data set"))
-        if isinstance(dataset, Mapping):
-            raise DataError(
-                Fault(where, f"a dictionary of splits ({listed(list(dataset))})", "one split", "Set its split.")
-            )
         limit = self.limit if not self.fast_dev_run else int(options.get("batch_size") or 1)
         self._check_labels(name, dataset)
         prepared = self.prepare(name, dataset, options)
@@ -282,58 +261,14 @@ class ClassificationTaskPool(TypedTaskPool):
             keep_loss="loss" in self._measures.names(),
             fields=task.fields,
         )
-        try:
-            rows = evaluate_rows(model, loader, step, self.devices, self.progress)
-        except FusionEvalError as error:
-            raise type(error)(*(replace(f, where=f"model '{model_name}', {f.where}") for f in error.faults)) from error
-        result: TaskResult | FusionEvalError | None = None
-        if rows is not None:
-            result = self._scored(loader, rows)
-        sent = (
-            None if result is None else (result if isinstance(result, FusionEvalError) else replace(result, items={}))
-        )
-        agreed = self.devices.broadcast(sent)
-        if isinstance(agreed, FusionEvalError):
-            raise agreed
-        assert agreed is not None
-        return result if isinstance(result, TaskResult) else agreed
+        return evaluated(self, model, loader, step, lambda rows: self._scored(loader, rows), who=model_name)
 
-    def _scored(self, loader: EvaluationLoader, rows: Any) -> TaskResult | FusionEvalError:
-        """The result, or the error that every rank must raise."""
+    def _scored(self, loader: EvaluationLoader, rows: Any) -> TaskResult:
         probs = rows.columns.get("probs")
         labels = rows.columns["target"]
         classes = probs.shape[1] if probs is not None else int(max(labels.max(), rows.columns["pred"].max())) + 1
-        try:
-            battery = self._measures.battery(self._classes(loader.name) or classes)
-            return score(
-                loader.name, rows, self._measures.names(), battery, self._measures.probabilities(), loader.partial
-            )
-        except FusionEvalError as error:
-            return error
+        battery = self._measures.battery(self._classes(loader.name) or classes)
+        return score(loader.name, rows, self._measures.names(), battery, self._measures.probabilities(), loader.partial)
 
     def _classes(self, task: str) -> int | None:
         return getattr(self.head(task), "num_classes", None)
-
-
-def model_info(model: nn.Module) -> dict[str, float]:
-    """Parameter counts, as the report names them."""
-    trainable, total = count_parameters(model)
-    return {
-        "trainable_params": trainable,
-        "all_params": total,
-        "trainable_percentage": trainable / total if total else 0.0,
-    }
-
-
-def as_head_source(heads: Any) -> HeadSource:
-    """Heads given as a mapping, an object with `head(task)` or a callable, as a callable."""
-    if isinstance(heads, Mapping):
-        return lambda task: heads.get(task)
-    method = getattr(heads, "head", None)
-    if callable(method):
-        return method  # type: ignore[no-any-return]
-    if callable(heads) and not isinstance(heads, nn.Module):
-        return heads  # type: ignore[no-any-return]
-    raise ConfigError(
-        Fault("taskpool.heads", f"a {type(heads).__name__}", "modules by task name, or an object with head(task)")
-    )

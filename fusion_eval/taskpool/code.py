@@ -22,11 +22,10 @@ from fusion_eval.harness.scheduler import Ranks, Scheduler
 from fusion_eval.harness.store import AnswerStore
 from fusion_eval.report.values import ModelResult, TaskResult
 from fusion_eval.sandbox import Sandbox
-from fusion_eval.taskpool.classification import model_info
 from fusion_eval.taskpool.code_files import load_descriptions, load_rows, save_rows
 from fusion_eval.taskpool.code_report import task_result
 from fusion_eval.taskpool.language_model import EngineMaker
-from fusion_eval.taskpool.typed_pool import TypedTaskPool
+from fusion_eval.taskpool.typed_pool import TypedTaskPool, model_info
 
 _DEV_DOCUMENTS = 4
 

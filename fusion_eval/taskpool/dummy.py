@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from fusion_eval.taskpool.base_pool import BaseTaskPool
-from fusion_eval.taskpool.classification import model_info
+from fusion_eval.taskpool.typed_pool import model_info
 
 
 class DummyTaskPool(BaseTaskPool):

@@ -22,11 +22,10 @@ from fusion_eval.harness.outcome import Outcome
 from fusion_eval.harness.scheduler import Ranks
 from fusion_eval.harness.validate import check_spec
 from fusion_eval.report.values import ModelResult, TaskResult
-from fusion_eval.taskpool.classification import model_info
 from fusion_eval.taskpool.language_code import code_execution
 from fusion_eval.taskpool.language_model import EngineMaker
 from fusion_eval.taskpool.language_report import task_results
-from fusion_eval.taskpool.typed_pool import TypedTaskPool
+from fusion_eval.taskpool.typed_pool import TypedTaskPool, model_info
 
 _DEV_DOCUMENTS = 4
 

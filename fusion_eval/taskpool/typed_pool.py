@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
+from fusion_eval.errors import FusionEvalError
 from fusion_eval.evaluation.devices import Devices
+from fusion_eval.evaluation.loop import Batches, Step, evaluate_rows
+from fusion_eval.evaluation.rows import Rows
 from fusion_eval.log import get_rankzero_logger
 from fusion_eval.mixins import LightningFabricMixin
-from fusion_eval.report.values import ModelResult
+from fusion_eval.report.values import ModelResult, TaskResult
 from fusion_eval.taskpool.base_pool import BaseTaskPool
+from fusion_eval.utils.parameters import count_parameters
 
 log = get_rankzero_logger(__name__)
 
@@ -49,3 +54,40 @@ class TypedTaskPool(LightningFabricMixin, BaseTaskPool):
         report = self.results(model, *args, **kwargs).as_dict()
         log.info("Evaluation result: %s", report)
         return report
+
+
+def evaluated(
+    pool: TypedTaskPool, model: nn.Module, loader: Batches, step: Step, scored: Callable[[Rows], TaskResult], who: str
+) -> TaskResult:
+    """A model's result on one task; on ranks other than zero without what is kept of every item.
+
+    Raises:
+        FusionEvalError: what the model, the data or the metrics cannot do, on every rank and with the model's name.
+    """
+    devices = pool.devices
+    try:
+        rows = evaluate_rows(model, loader, step, devices, pool.progress)
+        result: TaskResult | FusionEvalError | None = None
+        if rows is not None:
+            try:
+                result = scored(rows)
+            except FusionEvalError as error:
+                result = error
+        sent = replace(result, items={}, forms={}) if isinstance(result, TaskResult) else result
+        agreed = devices.broadcast(sent)
+        if isinstance(agreed, FusionEvalError):
+            raise agreed
+    except FusionEvalError as error:
+        raise type(error)(*(replace(f, where=f"model '{who}', {f.where}") for f in error.faults)) from error
+    assert agreed is not None
+    return result if isinstance(result, TaskResult) else agreed
+
+
+def model_info(model: nn.Module) -> dict[str, float]:
+    """Parameter counts, as the report names them."""
+    trainable, total = count_parameters(model)
+    return {
+        "trainable_params": trainable,
+        "all_params": total,
+        "trainable_percentage": trainable / total if total else 0.0,
+    }

@@ -1,0 +1,55 @@
+"""The forms by items of everything that was measured on a model, and the interval of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fusion_eval.evaluation.measure import Measured, counted_rows
+from fusion_eval.evaluation.rows import Rows
+from fusion_eval.forms.item_form import Form, Subject, item_form
+from fusion_eval.forms.weighted import weighted_form
+from fusion_eval.stats.bootstrap import interval_of_metric
+from fusion_eval.stats.intervals import Interval, interval_of
+from fusion_eval.stats.item_metric import ItemMetric
+from fusion_eval.task.task import Task
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric
+
+_RESAMPLES = 1_000
+_MANY_ITEMS = 20_000
+
+
+def forms_of(rows: Rows, measured: Measured, task: Task, battery: Mapping[str, Metric]) -> dict[str, Form | None]:
+    """Every reported number by items, weighted where the rows have weights; None where it has no such form.
+
+    Args:
+        rows: all rows, also those that a mask leaves out.
+        measured: what was computed from them.
+        task: the task.
+        battery: its metrics, without state.
+
+    Raises:
+        DataError: weights that are negative, not finite or all zero.
+    """
+    counted, _ = counted_rows(rows)
+    weights = counted.columns.get("weight")
+    forms: dict[str, Form | None] = {}
+    for name, value in measured.values.items():
+        source = measured.source[name]
+        better = measured.directions[name] is not False
+        form = item_form(Subject(name, battery[source], source, counted, task, value, better))
+        forms[name] = form if weights is None else weighted_form(name, form, weights, better)
+    return forms
+
+
+def interval_of_form(form: Form, clusters: Any = None, level: float = 0.95) -> Interval:
+    """One model's interval over items, or over clusters of items.
+
+    Means get `interval_of`; other metrics the percentile bootstrap, or the jackknife of groups where items are many.
+    """
+    if not isinstance(form, ItemMetric):
+        return interval_of(form, clusters, level)
+    method = "jackknife" if form.n_items > _MANY_ITEMS else "percentile"
+    return interval_of_metric(form, clusters, level, method=method, resamples=_RESAMPLES)

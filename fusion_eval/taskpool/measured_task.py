@@ -1,0 +1,67 @@
+"""One model's rows on a task as its result: every metric with an interval, or with the reason why it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fusion_eval.errors import StatisticsError
+from fusion_eval.evaluation.measure import Measured, counted_rows, measure
+from fusion_eval.evaluation.rows import Rows
+from fusion_eval.forms.item_form import Form
+from fusion_eval.forms.measured_forms import forms_of, interval_of_form
+from fusion_eval.report.values import TaskResult, Value
+from fusion_eval.stats.item_metric import ItemMetric
+from fusion_eval.taskpool.measurement import Measurement
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NO_FORM = "no interval, since the metric is no function of the items' weights that is known here"
+
+
+def measured_task(chosen: Measurement, rows: Rows, partial: bool) -> TaskResult:
+    """Every metric of a task, computed from all rows.
+
+    Raises:
+        DataError, EvaluationError: no items, no metric with a value, metrics that cannot take the outputs.
+    """
+    measured = measure(rows, chosen.task, chosen.make(), chosen.where)
+    forms = forms_of(rows, measured, chosen.task, chosen.make())
+    counted, _ = counted_rows(rows)
+    values, notes = values_of(measured, forms, counted.columns.get("cluster"))
+    known = {name: form for name, form in forms.items() if form is not None}
+    items = {"id": counted.ids, **counted.columns, **item_scores(known, len(counted))}
+    return TaskResult(chosen.name, values, measured.items, partial, (*measured.notes, *notes), items, known)
+
+
+def values_of(
+    measured: Measured, forms: Mapping[str, Form | None], clusters: Tensor | list[Any] | None = None
+) -> tuple[dict[str, Value], list[str]]:
+    """The measured numbers with their intervals over items, and why others have none."""
+    values, notes = {}, []
+    for name, number in measured.values.items():
+        form, direction = forms.get(name), measured.directions[name]
+        if form is None:
+            values[name] = Value(number, n=measured.items, higher_is_better=direction)
+            notes.append(f"{name}: {NO_FORM}")
+            continue
+        try:
+            found = interval_of_form(form, clusters)
+        except StatisticsError as error:
+            values[name] = Value(number, n=measured.items, higher_is_better=direction)
+            notes.append(f"{name}: no interval, since {error.faults[0]}")
+            continue
+        ends = (found.low, found.high) if np.isfinite([found.low, found.high]).all() else None
+        stderr = found.stderr if ends is not None and np.isfinite(found.stderr) else None
+        value = form.value if isinstance(form, ItemMetric) else number  # under weights the form's is the weighted one
+        values[name] = Value(value, stderr, measured.items, direction, ends)
+        notes += [f"{name}: {note}" for note in found.notes if note not in measured.notes]
+    return values, list(dict.fromkeys(notes))
+
+
+def item_scores(forms: Mapping[str, Form], items: int) -> dict[str, Any]:
+    """The metrics that are means of one score per item, as columns; those of queries are no columns of documents."""
+    return {name: form for name, form in forms.items() if not isinstance(form, ItemMetric) and len(form) == items}
