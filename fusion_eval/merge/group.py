@@ -66,6 +66,19 @@ class TensorGroup:
             experts = tuple(expert[row : row + step] for expert in self.experts)
             yield TensorGroup(self.name, base, experts, self.expert_names, self.seed, row * width)
 
+    def shaped(self, shape: tuple[int, ...]) -> TensorGroup:
+        """The same parameter in another shape."""
+        base = None if self.base is None else self.base.reshape(shape)
+        experts = tuple(expert.reshape(shape) for expert in self.experts)
+        return TensorGroup(self.name, base, experts, self.expert_names, self.seed, self.start)
+
+    def matrices(self) -> Iterator[TensorGroup]:
+        """The entries of the first axis, each with randomness of its own."""
+        for index in range(self.experts[0].shape[0]):
+            base = None if self.base is None else self.base[index]
+            experts = tuple(expert[index] for expert in self.experts)
+            yield TensorGroup(self.name, base, experts, self.expert_names, hash((self.seed, index)), 0)
+
     def required_base(self) -> Tensor:
         """The base in float32 (float64 stays), for methods that declare `needs_base`."""
         assert self.base is not None, "the method did not declare needs_base"

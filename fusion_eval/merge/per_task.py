@@ -210,9 +210,9 @@ def decode(base: Tensor, shared: Parts, own: Parts) -> Tensor:
     """A tensor from its base and parts, in float32 (float64 stays)."""
     base = working(base)
     if "U" in own:
-        return base + ((own["U"] * own["S"]) @ own["V"]).to(base.dtype)
+        return base + ((own["U"] * own["S"]) @ own["V"]).to(base.dtype).reshape(base.shape)
     if "delta" in own:
-        return base + own["delta"].to(base.dtype)
+        return base + own["delta"].to(base.dtype).reshape(base.shape)
     delta = shared["delta"].to(base.dtype) if "delta" in shared else None
     if "bits" not in own:
         return base if delta is None else base + delta

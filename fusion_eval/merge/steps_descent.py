@@ -20,7 +20,7 @@ class DualOptions:
         steps: its steps.
         alpha: the first matrix's weight at the start.
         ema: how much of a weight stays at each step.
-        energy: the share of squared singular values that the protected directions hold.
+        energy: protected directions are those before the singular values' cumulated share reaches this.
     """
 
     lr: float = 1e-4
@@ -52,15 +52,15 @@ def least_interference(matrices: Sequence[Tensor], lr: float, steps: int) -> Ten
     Adam on sum_t |(T - tau_t) tau_t^T|^2 / |tau_t|^2 from T = sum_t tau_t. The gradient is 2 (T H - C) with
     H = sum tau_t^T tau_t / |tau_t|^2 and C = sum tau_t tau_t^T tau_t / |tau_t|^2, so a step is one product.
     """
-    H = torch.zeros(matrices[0].shape[1], matrices[0].shape[1], dtype=matrices[0].dtype, device=matrices[0].device)
-    C = torch.zeros_like(matrices[0])
-    for matrix in matrices:
+    start = total([matrix.double() for matrix in matrices])
+    H, C = start.new_zeros(start.shape[1], start.shape[1]), torch.zeros_like(start)
+    for matrix in (matrix.double() for matrix in matrices):
         square = matrix.square().sum()
         if square > 0:
             own = matrix.mT @ matrix / square
             H += own
             C += matrix @ own
-    return adam(total(matrices), lambda T: 2 * (T @ H - C), lr, steps)
+    return adam(start, lambda T: 2 * (T @ H - C), lr, steps)
 
 
 def shared_subspace(matrices: Sequence[Tensor], parts: int) -> Tensor:
@@ -77,6 +77,7 @@ def conflict_removing(matrices: Sequence[Tensor], scales: Sequence[float], parts
     Adam on sum_j |rowsum(tau_j * (tau_j - sum_t s_t (tau_t + Delta)))|^2 from Delta = 0, the gradient projected by
     I - P, P on the shared subspace.
     """
+    matrices = [matrix.double() for matrix in matrices]
     basis = shared_subspace(matrices, parts)
     whole = total([matrix * scale for matrix, scale in zip(matrices, scales, strict=True)])
     gain = sum(scales)
@@ -124,6 +125,7 @@ def between(first: Tensor, second: Tensor, options: DualOptions) -> Tensor:
     Adam from their average on w_1 l_1 + w_2 l_2, l_i = |S_i U_i^T (T - tau_i)|^2 + |(T - tau_i) V_i^T S_i|^2. The
     weights follow the least-norm combination of the gradients of log l_i (MGDA) by an exponential mean.
     """
+    first, second = first.double(), second.double()
     sides = [_sides(matrix, options.energy) for matrix in (first, second)]
     weight = options.alpha
 
@@ -143,11 +145,13 @@ def between(first: Tensor, second: Tensor, options: DualOptions) -> Tensor:
 
 
 def _sides(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor]:
-    """U S^2 U^T and V^T S^2 V over the leading directions that hold a share of the squared singular values."""
-    U, S, V = svd(matrix)
+    """U S^2 U^T and V^T S^2 V over the directions before the singular values' cumulated share reaches `energy`.
+
+    As the authors cut them; one direction stays at least, without which nothing would be protected.
+    """
+    parts = svd(matrix)
+    U, S, V = parts.first(max(1, int((parts.S.cumsum(0) < energy * parts.S.sum()).sum())))
     squares = S.square()
-    rank = int((squares.cumsum(0) < energy * squares.sum()).sum()) + 1
-    U, squares, V = U[:, :rank], squares[:rank], V[:rank]
     return (U * squares) @ U.mT, (V.mT * squares) @ V
 
 

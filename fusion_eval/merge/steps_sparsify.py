@@ -22,6 +22,20 @@ def trim(delta: Tensor, threshold: float) -> Tensor:
     return hardshrink(delta, _below(threshold, delta.dtype))
 
 
+def trim_rows(delta: Tensor, density: float) -> Tensor:
+    """Entries among the `kept_count` largest magnitudes of their row (an output's weights); a vector is one row."""
+    rows = delta.reshape(delta.shape[0] if delta.dim() > 1 else 1, -1)
+    width = rows.shape[1]
+    count = kept_count(density, width)
+    if count == width:
+        return delta
+    if count == 0:
+        return torch.zeros_like(delta)
+    magnitudes = rows.abs()
+    cut = magnitudes.kthvalue(width - count + 1, dim=1, keepdim=True).values
+    return (rows * (magnitudes >= cut)).reshape(delta.shape)
+
+
 def band(delta: Tensor, low: float, high: float) -> Tensor:
     """Entries of magnitude from `low` to `high` (Model Breadcrumbs, arXiv:2312.06795)."""
     return trim(delta, low).sub_(hardshrink(delta, high))

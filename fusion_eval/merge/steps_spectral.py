@@ -1,4 +1,8 @@
-"""Steps on matrices by their singular values. A matrix A is U diag(S) V, with V the right singular vectors as rows."""
+"""Steps on matrices by their singular values. A matrix A is U diag(S) V, with V the right singular vectors as rows.
+
+Whatever the inputs' dtype, decompositions, products and results are float64, to be rounded once: the results of float32
+inputs are exact to 1e-6 of their largest entry.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import torch
 from torch import Tensor
 
 _TINY = 1e-12
+_SAFE = 1e-8  # squared: where singular values reach down to 1e-4 of the largest, a Gram matrix is as good
 
 
 class Svd(NamedTuple):
@@ -28,35 +33,51 @@ class Svd(NamedTuple):
 
 
 def svd(matrix: Tensor) -> Svd:
-    """The thin decomposition."""
-    return Svd(*torch.linalg.svd(matrix, full_matrices=False))
+    """The thin decomposition, in float64."""
+    return Svd(*torch.linalg.svd(matrix.double(), full_matrices=False))
 
 
 def leading_svd(matrix: Tensor, rank: int) -> Svd:
-    """The leading `rank` directions, from the eigenvectors of the smaller Gram matrix in float64 where that is safe.
+    """The leading `rank` directions, from the eigenvectors of the smaller Gram matrix where that is safe; float64.
 
     Singular vectors found so are off by 2**-52 (s_1 / s_rank)^2 relative to their gap; where s_rank < 1e-4 s_1, that is
     where the error could pass 1e-8, and for more than half of the directions, the decomposition is computed whole.
     """
     full = min(matrix.shape)
-    if matrix.device.type != "cpu" or not 0 < rank <= full // 2:
+    if not 0 < rank <= full // 2:
         return svd(matrix).first(rank)
     wide = matrix.double()
     tall = matrix.shape[0] >= matrix.shape[1]
     # torch's, not scipy's, which finds a part faster: its BLAS keeps threads of its own that get in each other's way
     values, vectors = torch.linalg.eigh(wide.mT @ wide if tall else wide @ wide.mT)
     values, near = values[-rank:].flip(0), vectors[:, -rank:].flip(1)
-    if not values[-1] > 1e-8 * values[0]:
-        return svd(matrix).first(rank)
+    if not values[-1] > _SAFE * values[0]:
+        return svd(wide).first(rank)
     S = values.sqrt()
-    U, V = (wide @ near / S, near.mT) if tall else (near, (near.mT @ wide) / S[:, None])
-    return Svd(U.to(matrix.dtype), S.to(matrix.dtype), V.to(matrix.dtype))
+    return Svd(wide @ near / S, S, near.mT) if tall else Svd(near, S, (near.mT @ wide) / S[:, None])
 
 
 def polar(matrix: Tensor) -> Tensor:
-    """The nearest matrix with orthonormal columns (or rows): U V of its decomposition."""
-    U, _, V = svd(matrix)
-    return U @ V
+    """The nearest matrix with orthonormal columns (or rows): U V of its decomposition; float64."""
+    return _polar(matrix)[0]
+
+
+def _polar(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """U V and S, by the smaller Gram matrix G: A G^(-1/2).
+
+    The error is 2**-52 (s_1 / s_r)^2; where that could pass 1e-8, the decomposition is computed.
+    """
+    wide = matrix.double()
+    if 0 in wide.shape:
+        return wide, wide.new_zeros(0)
+    tall = wide.shape[0] >= wide.shape[1]
+    values, vectors = torch.linalg.eigh(wide.mT @ wide if tall else wide @ wide.mT)
+    if not values[0] > _SAFE * values[-1]:
+        U, S, V = svd(wide)
+        return U @ V, S
+    S = values.sqrt()
+    inverse = (vectors / S) @ vectors.mT
+    return (wide @ inverse if tall else inverse @ wide), S
 
 
 def total(matrices: Sequence[Tensor]) -> Tensor:
@@ -85,14 +106,14 @@ def task_singular_vectors(matrices: Sequence[Tensor], share: float | None = None
     parts = [leading_svd(matrix, rank) for matrix in matrices]
     U, S, V = torch.cat([p.U for p in parts], 1), torch.cat([p.S for p in parts]), torch.cat([p.V for p in parts])
     if not len(S):
-        return torch.zeros_like(matrices[0])
+        return torch.zeros_like(matrices[0], dtype=torch.float64)
     return (polar(U) * S) @ polar(V)
 
 
 def isotropic(matrix: Tensor) -> Tensor:
     """mean(S) U V: every direction equally strong (Iso-C, arXiv:2502.04959, eq. 5)."""
-    U, S, V = svd(matrix)
-    return S.mean() * (U @ V)
+    nearest, S = _polar(matrix)
+    return S.mean() * nearest
 
 
 def isotropic_with_tasks(matrices: Sequence[Tensor], common_share: float) -> Tensor:
@@ -106,6 +127,7 @@ def isotropic_with_tasks(matrices: Sequence[Tensor], common_share: float) -> Ten
     kept = rank - round((rank - int(rank * common_share)) / count) * count
     kept = max(kept, rank % count)
     own = (rank - kept) // count
+    matrices = [matrix.double() for matrix in matrices]
     common = common.first(kept)
     parts = [leading_svd(matrix - common.U @ (common.U.mT @ matrix), own) for matrix in matrices]
     parts.append(common)
@@ -119,36 +141,37 @@ def aligned(matrices: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     [tau_1 ... tau_N] = U diag(S) [V_1 ... V_N]; U is the basis, diag(S) V_t the representation: tau_t = U diag(S) V_t.
     """
     U, S, V = svd(torch.cat(list(matrices), 1))
-    return U, list(torch.split(S[:, None] * V, matrices[0].shape[1], dim=1))
+    parts = torch.split((S[:, None] * V).to(matrices[0].dtype), matrices[0].shape[1], dim=1)
+    return U, list(parts)
 
 
 def calibrated(merged: Tensor, matrices: Sequence[Tensor], alpha: float) -> Tensor:
     """Singular values shrunk where the tasks overlap (Singular Value Calibration, arXiv:2602.05536).
 
     merged = U S V; a_r = u_r merged, a^t_r = u_r tau_t; s^t_r = <a_r, a^t_r> / |a^t_r|^2;
-    gamma_r = N / sum_t max(alpha, s^t_r); U diag(gamma S) V. In float64.
+    gamma_r = N / sum_t max(alpha, s^t_r); U diag(gamma S) V.
     """
-    U, S, V = svd(merged.double())
+    U, S, V = svd(merged)
     along = S[:, None] * V
     share = torch.zeros_like(S)
     for matrix in matrices:
         own = U.mT @ matrix.double()
         ratio = (along * own).sum(1) / own.square().sum(1).clamp_min(_TINY)
         share += ratio.clamp(min=alpha)
-    return ((U * (len(matrices) / share * S)) @ V).to(merged.dtype)
+    return (U * (len(matrices) / share * S)) @ V
 
 
 def outside_of(previous: Tensor, delta: Tensor, alpha: float) -> Tensor:
     """A task vector less what it has in the leading directions merged so far (OPCM, arXiv:2501.09522, eq. 6).
 
-    previous = U S V (full); B = U^T delta V^T, its diagonal and its [:r, :r] set to 0, r the first place at which the
-    singular values' cumulated share passes alpha; U B V.
+    previous = U S V; B = U^T delta V^T; what B has on its diagonal and in [:r, :r] is taken away, r the first place at
+    which the singular values' cumulated share passes alpha: delta - U B' V.
     """
-    U, S, V = torch.linalg.svd(previous, full_matrices=True)
-    B = U.mT @ delta @ V.mT
-    B.diagonal().zero_()
+    U, S, V = svd(previous)
+    delta = delta.double()
+    inside = U.mT @ delta @ V.mT
+    removed = torch.diag(inside.diagonal())
     if S.sum() > 0:
         rank = int((S.cumsum(0) / S.sum() > alpha).to(torch.uint8).argmax())
-        B[:rank, :rank] = 0
-    projected: Tensor = U @ B @ V
-    return projected
+        removed[:rank, :rank] = inside[:rank, :rank]
+    return delta - U @ removed @ V

@@ -17,7 +17,7 @@ class MagnitudePruning(PipelineMethod):
         density: the share of entries to keep.
         scaling: lambda.
         rescale: `none`; `density` divides by it; `norm` keeps each tensor's L1 norm.
-        scope: rank within each `tensor` or over the whole `model`.
+        scope: rank within each `tensor`, each `row` of one, or over the whole `model`.
         tensors: which tensors are merged and what the others become.
     """
 

@@ -84,7 +84,7 @@ class SelectiveEncoder(Encoder):
 
 def merged_vector(flow: Flow, group: TensorGroup) -> Tensor:
     """The combined task vector of a pipeline."""
-    return flow.run(group).required()
+    return flow.combined(group).reshape(group.experts[0].shape)
 
 
 def task_vector(group: TensorGroup, index: int) -> Tensor:

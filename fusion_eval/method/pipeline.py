@@ -60,9 +60,22 @@ class Flow:
             return working(group.base)
         if route != "merge":
             return mean(group)
-        state = self.run(group)
-        merged = state.required()
-        return merged if state.origin is None else merged + state.origin
+        merged = [_added(self.run(part)) for part in self.parts(group)]
+        return merged[0] if len(merged) == 1 else torch.cat(merged)
+
+    def combined(self, group: TensorGroup) -> Tensor:
+        """The combined task vector of a group that is merged, flat where it was taken in parts."""
+        merged = [self.run(part).required() for part in self.parts(group)]
+        return merged[0] if len(merged) == 1 else torch.cat(merged)
+
+    def parts(self, group: TensorGroup) -> list[TensorGroup]:
+        """The matrices that steps on singular values take a tensor of more axes for; else the tensor itself."""
+        shape = group.experts[0].shape
+        if len(shape) < 3 or self.reach != WHOLE or self.tensors.kernels == "average" or not group.numel:
+            return [group]
+        if self.tensors.kernels == "flatten":
+            return [group.shaped((shape[0], -1))]
+        return list(group.shaped((-1, *shape[-2:])).matrices())
 
     def run(self, group: TensorGroup) -> State:
         """The state after the last step."""
@@ -162,14 +175,15 @@ class PoolView:
         for name in self.names:
             group = self.pool.group(name)
             if self.flow.reach == WHOLE:
-                yield self.flow.run(group)
+                yield from map(self.flow.run, self.flow.parts(group))
             else:
                 yield from SliceView(group, self.flow.scan(group), self.flow.reach == ROWS).states()
 
     def sampled(self) -> Iterator[State]:
         """Pieces that stand for all: slices of every tensor, or every eighth tensor where steps need whole ones."""
         if self.flow.reach == WHOLE:
-            yield from map(self.flow.run, map(self.pool.group, self.names[::8]))
+            for group in map(self.pool.group, self.names[::8]):
+                yield from map(self.flow.run, self.flow.parts(group))
             return
         for group in map(self.pool.group, self.names):
             yield from SliceView(group, self.flow.scan(group), self.flow.reach == ROWS).sampled()
@@ -257,6 +271,12 @@ def mean(group: TensorGroup) -> Tensor:
     """The average of the experts."""
     values = group.values()
     return weighted_sum(values, [1.0] * len(values), normalize=True)
+
+
+def _added(state: State) -> Tensor:
+    """The merged tensor of the last state."""
+    merged = state.required()
+    return merged if state.origin is None else merged + state.origin
 
 
 def _require_finite(state: State) -> None:

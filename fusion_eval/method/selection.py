@@ -11,7 +11,11 @@ from fusion_eval.errors import ConfigError, Fault, did_you_mean
 
 _STATISTICS = re.compile(r"(^|\.)running_(mean|var)$")
 _PATTERNS = ("include", "exclude", "tables")
-_ROUTES = {"others": ("base", "average"), "statistics": ("base", "average", "merge")}
+_CHOICES = {
+    "others": ("base", "average"),
+    "statistics": ("base", "average", "merge"),
+    "kernels": ("average", "flatten", "stack"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,9 @@ class Tensors:
         others: what tensors that are not merged become: `base` or `average` of the experts.
         statistics: what running means and variances of normalisation layers become: `base`, `average` of the
             experts, or `merge` (treated as weights, which can make a variance negative).
+        kernels: what steps on singular values do with tensors of three and more axes: `average` them, as the papers do;
+            `flatten` them to a matrix of outputs by everything else (convolutions); take them as a `stack` of matrices,
+            each of the last two axes (experts of a mixture in one tensor).
     """
 
     include: tuple[str, ...] = ()
@@ -34,6 +41,7 @@ class Tensors:
     tables: tuple[str, ...] = ()
     others: str = "base"
     statistics: str = "average"
+    kernels: str = "average"
 
     @classmethod
     def of(cls, value: Tensors | Mapping[str, Any] | None, where: str = "method.tensors") -> Tensors:
@@ -54,7 +62,7 @@ class Tensors:
         for key in _PATTERNS:
             given[key] = _patterns(given.get(key))
             faults += _pattern_faults(f"{where}.{key}", given[key])
-        for key, allowed in _ROUTES.items():
+        for key, allowed in _CHOICES.items():
             if key in given and given[key] not in allowed:
                 do = did_you_mean(str(given[key]), allowed)
                 faults.append(Fault(f"{where}.{key}", f"{given[key]!r}", f"one of {', '.join(allowed)}", do))

@@ -48,7 +48,9 @@ class LowRankEncoder(SelectiveEncoder):
     def give(self, group: TensorGroup, index: int, shared: Parts) -> Parts:
         """The leading directions of a matrix; any other task vector whole."""
         vector = task_vector(group, index)
+        if vector.dim() > 2 and self.tensors.kernels == "flatten":
+            vector = vector.reshape(vector.shape[0], -1)
         if vector.dim() != 2 or not vector.numel() or self.tensors.is_table(group.name):
             return {"delta": vector}
         part = leading_svd(vector, max(1, int(self.rank_share * min(vector.shape))))
-        return {"U": part.U, "S": part.S, "V": part.V}
+        return {key: value.to(vector.dtype) for key, value in part._asdict().items()}

@@ -12,6 +12,7 @@ from fusion_eval.method.cart import Cart
 from fusion_eval.method.consensus import ConsensusTies
 from fusion_eval.method.della import DellaLinear
 from fusion_eval.method.emr import Emr
+from fusion_eval.method.iso_c import IsoC
 from fusion_eval.method.knots_ties import KnotsTies
 from fusion_eval.method.localize_and_stitch import LocalizeAndStitch
 from fusion_eval.method.magnitude_pruning import MagnitudePruning
@@ -22,6 +23,7 @@ from fusion_eval.method.sce import Sce
 from fusion_eval.method.step import CalibrateSpectrum, DepthScale, Elect, Scale, TaskSingularVectors, Trim
 from fusion_eval.method.task_arithmetic import TaskArithmetic
 from fusion_eval.method.ties import Ties
+from fusion_eval.method.tsv_c import TsvC
 from fusion_eval.method.tsv_m import TsvM
 from tests.method.conftest import StatePool, pool_of
 
@@ -200,6 +202,58 @@ def test_magnitude_pruning_and_negation():
         merged = MagnitudePruning(0.5, rescale=rescale).apply(pool)[MATRIX]
         torch.testing.assert_close(merged, pool.base[MATRIX] + factor * kept, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(TaskArithmetic(-1.0).apply(pool)[MATRIX], pool.base[MATRIX] - delta)
+
+
+@pytest.mark.parametrize("rescale", ["none", "norm"])
+def test_pruning_by_rows(rescale):
+    pool = pool_of(1)
+    merged = MagnitudePruning(0.5, rescale=rescale, scope="row").apply(pool)
+    for name in (MATRIX, "layers.0.conv.weight", "layers.0.linear.bias"):
+        delta = (pool.experts["task0"][name] - pool.base[name]).double()
+        rows = delta.reshape(len(delta) if delta.dim() > 1 else 1, -1)
+        kept = torch.stack([top(row, 0.5) for row in rows]).reshape(delta.shape)
+        factor = delta.abs().sum() / kept.abs().sum() if rescale == "norm" else 1.0
+        torch.testing.assert_close(merged[name].double(), pool.base[name] + factor * kept, rtol=1e-5, atol=1e-6)
+
+
+def test_kernels_are_averaged_flattened_or_taken_as_stacks_of_matrices():
+    pool = pool_of(3)
+    name = "layers.0.conv.weight"
+    deltas = [state[name].double() - pool.base[name].double() for state in pool.experts.values()]
+    whole = sum(deltas)
+
+    def iso(matrix):
+        U, S, V = torch.linalg.svd(matrix, full_matrices=False)
+        return S.mean() * (U @ V)
+
+    wanted = {
+        "average": whole / 3,
+        "flatten": iso(whole.reshape(4, 27)).reshape(whole.shape),
+        "stack": torch.stack([iso(part) for part in whole.reshape(-1, 3, 3)]).reshape(whole.shape),
+    }
+    for kernels, delta in wanted.items():
+        merged = IsoC(tensors={"kernels": kernels}).apply(pool)
+        torch.testing.assert_close(merged[name].double() - pool.base[name], delta, rtol=1e-5, atol=1e-6)
+        assert torch.equal(merged[MATRIX], IsoC().apply(pool)[MATRIX])
+
+
+def test_steps_after_one_on_flattened_kernels_see_them_so():
+    pool = pool_of(3)
+    name = "layers.0.conv.weight"
+    merged = Pipeline([TaskSingularVectors(), CalibrateSpectrum(0.1)], tensors={"kernels": "flatten"}).apply(pool)
+    plain = TsvM(tensors={"kernels": "flatten"}).apply(pool)[name].double() - pool.base[name]
+    deltas = [(state[name].double() - pool.base[name]).reshape(4, -1) for state in pool.experts.values()]
+    wanted = calibrated(plain.reshape(4, -1), deltas, 0.1).reshape(plain.shape)
+    torch.testing.assert_close(merged[name].double() - pool.base[name], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_task_compressed_by_flattened_kernels():
+    pool = pool_of(2)
+    name = "layers.0.conv.weight"
+    model = TsvC(1.0, tensors={"kernels": "flatten"}).apply(pool)["task1"]
+    torch.testing.assert_close(model[name], pool.experts["task1"][name], rtol=1e-5, atol=1e-6)
+    cut = TsvC(0.25, tensors={"kernels": "flatten"}).apply(pool)["task1"][name] - pool.base[name]
+    assert torch.linalg.matrix_rank(cut.reshape(4, -1), rtol=1e-3) == 1
 
 
 def calibrated(merged, deltas, alpha):

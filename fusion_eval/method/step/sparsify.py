@@ -13,7 +13,7 @@ from torch import Tensor
 from fusion_eval.errors import Fault
 from fusion_eval.merge import steps_sparsify as rules
 from fusion_eval.merge.setting import Range, Setting
-from fusion_eval.method.step.base import DELTAS, SCANNED, State, Step, View, largest, thresholds
+from fusion_eval.method.step.base import DELTAS, ROWS, SCANNED, State, Step, View, largest, thresholds
 
 DENSITY = Range(0, 1, above=True)
 SCOPES = ("tensor", "model")
@@ -26,22 +26,30 @@ class Trim(Step):
 
     Args:
         density: the share to keep; over a whole model it may differ by expert only.
-        scope: `tensor` ranks within each tensor, `model` over the whole task vector, as in the paper.
+        scope: `tensor` ranks within each tensor, `row` within each output's weights, `model` over the whole task
+            vector, as in the paper.
         rescale: `none`; `density` divides by it; `norm` keeps the L1 norm of each tensor.
     """
 
     phase: ClassVar[str] = DELTAS
-    reach: ClassVar[int] = SCANNED
     settings: ClassVar[Mapping[str, Range]] = {"density": DENSITY}
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"scope": SCOPES, "rescale": ("none", "density", "norm")}
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "scope": (*SCOPES, "row"),
+        "rescale": ("none", "density", "norm"),
+    }
 
     density: Setting = 0.2
     scope: str = "model"
     rescale: str = "none"
 
+    @property
+    def reach(self) -> int:  # type: ignore[override]
+        """Ranks within rows need whole ones."""
+        return ROWS if self.scope == "row" else SCANNED
+
     def bind(self, view: View) -> Step:
         """The thresholds over the whole model, found exactly by passes over its tensors."""
-        if self.scope == "tensor":
+        if self.scope != "model":
             return self
         cut = self._cut(view)
         return CutAndRescale(cut) if self.rescale == "norm" else cut
@@ -51,13 +59,30 @@ class Trim(Step):
         cut = self._cut(view)
         return rescaled(cut, view) if self.rescale == "norm" else cut
 
-    def _cut(self, view: View) -> Cut:
+    def _cut(self, view: View) -> Cut | CutRows:
         first = next(view.states(), None)
         if first is None:
             return Cut((), ())
         densities = [first.value(self.density, index) for index in range(len(first.deltas))]
         factors = [1 / density if self.rescale == "density" else 1.0 for density in densities]
+        if self.scope == "row":
+            return CutRows(tuple(densities), tuple(factors))
         return Cut(tuple(thresholds(view, densities)), tuple(factors))
+
+
+@dataclass(frozen=True, slots=True)
+class CutRows(Step):
+    """Keep a share of each row's entries, those of largest magnitude, and multiply by a factor, one per expert."""
+
+    phase: ClassVar[str] = DELTAS
+    reach: ClassVar[int] = ROWS
+
+    densities: tuple[float, ...]
+    factors: tuple[float, ...]
+
+    def __call__(self, state: State) -> State:
+        kept = [rules.trim_rows(delta, d) for delta, d in zip(state.deltas, self.densities, strict=True)]
+        return state.with_deltas(_multiplied(kept, self.factors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +106,7 @@ class CutAndRescale(Step):
     phase: ClassVar[str] = DELTAS
     reach: ClassVar[int] = SCANNED
 
-    cut: Cut
+    cut: Cut | CutRows
 
     def scan(self, view: View) -> Step:
         """The cut with the factors of a tensor."""
@@ -332,7 +357,7 @@ class TrustRegion(Step):
         return state.with_deltas([delta * keep for delta in state.deltas])
 
 
-def rescaled(step: Cut | Dropping | Band | Weighed, view: View) -> Step:
+def rescaled(step: Cut | CutRows | Dropping | Band | Weighed, view: View) -> Step:
     """A step with the factors that keep the L1 norm of each task vector of a tensor."""
     before, after = _norms(view, None), _norms(view, step)
     factors = [b / a if min(a, b) > _TINY else 1.0 for a, b in zip(after, before, strict=True)]

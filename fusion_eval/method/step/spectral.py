@@ -99,7 +99,7 @@ class Align(Step):
         if not is_matrix(state):
             return state
         basis, parts = rules.aligned(state.deltas)
-        return replace(state.with_deltas(parts), lift=lambda merged: basis @ merged)
+        return replace(state.with_deltas(parts), lift=lambda merged: basis @ merged.double())
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,7 @@ class MergeInTurn(Step):
         steps: Adam's steps for each expert.
         lr: its learning rate.
         ema: how much of a weight stays at each step.
-        energy: the share of squared singular values that the protected directions hold.
+        energy: protected directions are those before the singular values' cumulated share reaches this.
     """
 
     phase: ClassVar[str] = COMBINE
