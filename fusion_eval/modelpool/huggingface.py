@@ -9,13 +9,15 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from fusion_eval.errors import CheckpointError, Fault, FusionEvalError, listed
+from fusion_eval.errors import CheckpointError, ConfigError, Fault, FusionEvalError, listed
+from fusion_eval.log import get_rankzero_logger
 from fusion_eval.merge.checkpoint import Checkpoint, StateDictCheckpoint, TensorSpec
 from fusion_eval.merge.files import open_checkpoint
 from fusion_eval.merge.lora import adapted
 from fusion_eval.merge.sinks import save_checkpoint
-from fusion_eval.merge.views import Composed, Part, without_prefix
+from fusion_eval.merge.views import Composed, Part, subset, without_prefix
 from fusion_eval.modelpool.fused import fuses_weights, load_fused
+from fusion_eval.modelpool.kinship import kinship_notes
 from fusion_eval.modelpool.loading import load_into
 from fusion_eval.modelpool.model_source import ModelSource, model_source, sources_by_pattern
 from fusion_eval.modelpool.names import (
@@ -26,11 +28,20 @@ from fusion_eval.modelpool.names import (
     under_file_names,
     under_model_names,
 )
+from fusion_eval.modelpool.part import Host, Placed, place_part
 from fusion_eval.modelpool.saving import write_description
 from fusion_eval.modelpool.skeletons import described, named_dtype, without_head
-from fusion_eval.modelpool.source_pool import SourcePool, located
-from fusion_eval.modelpool.transformers_model import generation_config, model_class, model_config, weightless_model
+from fusion_eval.modelpool.source_pool import BASE, SourcePool, located
+from fusion_eval.modelpool.transformers_model import (
+    generation_config,
+    model_class,
+    model_config,
+    model_type,
+    weightless_model,
+)
 from fusion_eval.task.heads import LinearHead
+
+_logger = get_rankzero_logger(__name__)
 
 
 class TransformersPool(SourcePool):
@@ -61,6 +72,7 @@ class TransformersPool(SourcePool):
         self._dtype = named_dtype(dtype)
         self._naming: tuple[dict[str, TensorSpec], Rename | None, nn.Module] | None = None
         self._left_out: dict[str, tuple[str, ...]] = {}
+        self._parts: dict[str, Placed] = {}
 
     def source(self, name: str) -> ModelSource:
         """Where a model of the pool is."""
@@ -70,10 +82,12 @@ class TransformersPool(SourcePool):
         return model_source(self._experts[name], base)
 
     def open_source(self, source: Any, name: str) -> Checkpoint:
-        """The lazy weights in a model's folder, with its adapter added."""
+        """The lazy weights in a model's folder, with its adapter added, and in their place where they are a part."""
         place = self.source(name)
         raw = open_checkpoint(place.folder())
         match = self._match(raw)
+        if place.into is not None or self._is_part(match, place, name):
+            return self._as_part(raw, place, name)
         if not match.stored:
             found = f"none of its {len(raw)} tensors is a weight of {self._auto_class}: {listed(list(raw))}"
             raise CheckpointError(Fault(raw.source, found, do="Choose the auto_class that the weights were made for."))
@@ -81,6 +95,33 @@ class TransformersPool(SourcePool):
         named = under_model_names(raw, match)
         adapter = place.adapter_folder()
         return named if adapter is None else self._adapted(named, adapter)
+
+    def _is_part(self, match: NameMatch, place: ModelSource, name: str) -> bool:
+        """Whether a model of another architecture lacks weights that the pool's models have."""
+        assert self._naming is not None, "names were matched"
+        host, (specs, _, model) = self._host_name(), self._naming
+        whole = all(spec in match.stored for spec in specs)
+        if name == host or whole or self._head_module is not None or getattr(model, "config", None) is None:
+            return False
+        return model_type(place.folder(weights=False)) not in (
+            None,
+            model_type(self.source(host).folder(weights=False)),
+        )
+
+    def _as_part(self, raw: Checkpoint, place: ModelSource, name: str) -> Checkpoint:
+        """The host with the weights of a smaller model in their place."""
+        assert self._naming is not None, "names were matched"
+        if self._fuses(raw):
+            found = "a part of a model whose weights transformers fuses at loading"
+            raise CheckpointError(Fault(raw.source, found, "models of one architecture"))
+        host, (specs, _, model), adapter = self._host_name(), self._naming, place.adapter_folder()
+        whole = Host(host, self.checkpoint(host), model, specs, self._reference().folder())
+        part = raw if adapter is None else adapted(raw, [adapter])
+        opened, placed = place_part(part, place.folder(), whole, place.into)
+        if name not in self._parts:
+            _logger.info("model '%s': %s", name, placed.note)
+        self._parts[name] = placed
+        return opened
 
     def _adapted(self, named: Checkpoint, adapter: Path) -> Checkpoint:
         """The base with an adapter, whose own head may be one that the base lacks."""
@@ -119,13 +160,20 @@ class TransformersPool(SourcePool):
 
     def notes(self) -> list[str]:
         """Experts that do not descend from the base, and tensors that the models have no place for."""
-        found = super().notes()
+        base, experts = self._opened()
+        own = {name: self._own(name, opened) for name, opened in experts.items()}
+        found = kinship_notes(None if base is None else self._own(BASE, base), own)
+        found += [f"model '{name}': {placed.note}" for name, placed in self._parts.items()]
         for name in self.expert_names:
             rest = [t for t in self._left_out.get(name, ()) if not t.startswith(self.left_out_silently)]
             if rest and self._head_module is None:
                 what = f"{len(rest)} tensors are no part of {self._auto_class} and are left out: {listed(rest)}"
                 found.append(f"model '{name}': {what}")
         return found
+
+    def _own(self, name: str, opened: Checkpoint) -> Checkpoint:
+        """A model without the weights that it has from the host."""
+        return subset(opened, self._parts[name].own) if name in self._parts else opened
 
     def save(self, checkpoint: Checkpoint, folder: Path, **details: Any) -> None:
         """Write a folder that `from_pretrained` loads: weights, configs, tokenizer, processor and a model card.
@@ -149,7 +197,7 @@ class TransformersPool(SourcePool):
 
     def _match(self, checkpoint: Checkpoint) -> NameMatch:
         if self._naming is None:
-            name = self.names[0]
+            name = self._host_name()
             try:
                 model = self._architecture(self.source(name))
             except FusionEvalError as error:
@@ -168,8 +216,15 @@ class TransformersPool(SourcePool):
         return [] if self._fuses(reference) else super()._skeleton_faults(reference)
 
     def _reference(self) -> ModelSource:
-        """The model whose config counts: the base, else the first expert."""
-        return self.source(self.names[0])
+        """The model whose config and files count."""
+        return self.source(self._host_name())
+
+    def _host_name(self) -> str:
+        """The first model that is whole: the base, else an expert."""
+        for name in self.names:
+            if self.source(name).into is None:
+                return name
+        raise ConfigError(Fault("modelpool", "every model has 'into'", "a whole model for them to go into"))
 
     def _architecture(self, place: ModelSource) -> nn.Module:
         cls = model_class(self._auto_class)

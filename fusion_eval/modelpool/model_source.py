@@ -22,12 +22,14 @@ class ModelSource:
         revision: commit, tag or branch of the hub repository.
         adapter: folder or hub id of a LoRA adapter that is added to the weights.
         adapter_revision: the adapter's commit, tag or branch.
+        into: the submodule whose weights these are, where they are those of a part of the pool's models only.
     """
 
     path: str
     revision: str | None = None
     adapter: str | None = None
     adapter_revision: str | None = None
+    into: str | None = None
 
     def folder(self, *, weights: bool = True) -> Path:
         """The model's files, without the adapter's."""

@@ -59,6 +59,16 @@ def model_config(cls: Any, folder: Path, overrides: Mapping[str, Any] | None = N
     return config
 
 
+def model_type(folder: Path) -> str | None:
+    """What the config in a folder says of which kind the model is, or None where it says nothing."""
+    try:
+        raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    found = raw.get("model_type") if isinstance(raw, dict) else None
+    return found if isinstance(found, str) else None
+
+
 def weightless_model(cls: Any, config: Any, dtype: torch.dtype | None = None) -> nn.Module:
     """The model that a config describes, without weights, in evaluation mode.
 
