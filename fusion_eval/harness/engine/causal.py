@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from fusion_eval.harness.engine.protocol import Pair, Score, Work
-from fusion_eval.harness.engine.tree import TreeRunner, check_finite, out_of_memory
-from fusion_eval.harness.engine.trie import Branch, Budget, Item, Pack, Planner, items_of, units_of
+from fusion_eval.harness.engine.tree import Passed, TreeRunner, check_finite, out_of_memory
+from fusion_eval.harness.engine.trie import Branch, Budget, Item, Planner, items_of, units_of
 
 logger = logging.getLogger(__name__)
 _LOGIT_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
@@ -100,8 +100,8 @@ class CausalScorer:
         return [found[position] for position in work.positions]
 
     def _tree(self, branch: Branch, found: dict[int, Score]) -> None:
-        def take(items: list[Item], pack: Pack, rows: Any, logits: torch.Tensor, cache: Any, base: int) -> None:
-            _collect(items, [np.searchsorted(rows, path) for path in pack.paths], logits, found)
+        def take(done: Passed) -> None:
+            _collect(done.items, [np.searchsorted(done.rows, path) for path in done.pack.paths], done.logits, found)
 
         self.runner.run(branch, take)
 
@@ -128,11 +128,12 @@ class CausalScorer:
             _collect([item], [np.arange(len(item.targets))], row, found)
 
     def _trial(self) -> bool:
-        """Whether a small tree gives the same scores as plain batches."""
+        """Whether a small tree, and two of them in a batch, give the same scores as plain batches."""
         v = self._vocabulary
         head = tuple((7 * i + 3) % v for i in range(min(48, self.max_length - 6)))
         pairs = [Pair(head, (a % v, b % v)) for a, b in ((5, 9), (5, 11), (8, 2))]
-        items = sorted(items_of(pairs, self.max_length), key=_order)
+        pairs.append(Pair(tuple((5 * i + 4) % v for i in range(len(head) // 2)), (3 % v,)))
+        items = sorted(items_of(pairs, self.max_length), key=lambda item: (item.position == 3, _order(item)))
         depth = min(40, len(head) - 1)
         plain: dict[int, Score] = {}
         tree: dict[int, Score] = {}
@@ -140,7 +141,8 @@ class CausalScorer:
         try:
             with torch.inference_mode():
                 self._padded(items, plain)
-                self._tree(Branch(items[0].tokens[:depth], depth, [items]), tree)
+                self._tree(Branch(items[0].tokens[:depth], depth, [items[:3]]), tree)
+                self._tree(Branch(items[0].tokens[:0], 0, [items]), tree)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - any failure means that this architecture takes no tree
@@ -183,14 +185,17 @@ def _collect(items: Sequence[Item], rows: Sequence[Any], logits: torch.Tensor, f
         EvaluationError: a score that is not a number.
     """
     flat = logits.float()
-    normaliser = torch.logsumexp(flat, dim=-1)
-    best = flat.argmax(dim=-1)
+    peak = flat.amax(dim=-1)
+    normaliser = peak + (flat - peak[:, None]).exp_().sum(dim=-1).log()
     index = torch.from_numpy(np.concatenate([np.asarray(row) for row in rows])).to(flat.device)
     target = torch.tensor([t for item in items for t in item.targets], device=flat.device)
-    picked = (flat[index, target] - normaliser[index]).double()
+    own = flat[index, target]
+    picked = (own - normaliser[index]).double()
     check_finite(picked)
     values = picked.cpu().numpy()
-    equal = (best[index] == target).cpu().numpy()
+    highest = own == peak[index]
+    highest[highest.clone()] = flat[index[highest]].argmax(dim=-1) == target[highest]  # of equal ones the first counts
+    equal = highest.cpu().numpy()
     place = 0
     for item in items:
         span = slice(place, place + len(item.targets))

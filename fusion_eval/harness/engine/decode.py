@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +17,24 @@ from fusion_eval.harness.engine.protocol import Prompt
 from fusion_eval.harness.engine.tree import out_of_memory
 
 
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What is done otherwise for prompts that hold more than text.
+
+    Args:
+        row: (position, prompt) -> its row.
+        prefill: rows -> keys, values and logits of their prompts.
+        settle: the next token of a row whose two best are nearly equal, computed in a way that depends on this row
+            alone.
+        tie: how near that is, as a part of the best logit.
+    """
+
+    row: Callable[[int, Prompt], Row]
+    prefill: Callable[[Sequence[Row]], State]
+    settle: Callable[[Row], int]
+    tie: float
+
+
 class Decoder:
     """Continues prompts.
 
@@ -23,14 +42,18 @@ class Decoder:
         scorer: the model, and what is known about it.
         tokenizer: decodes what it writes.
         think_end: text that ends the model's thoughts; what stands before it is dropped.
+        hooks: see `Hooks`; None for plain text.
     """
 
-    def __init__(self, scorer: CausalScorer, tokenizer: Any, think_end: str | None = None) -> None:
+    def __init__(
+        self, scorer: CausalScorer, tokenizer: Any, think_end: str | None = None, hooks: Hooks | None = None
+    ) -> None:
         model = scorer.model
         self.model = model
         self.scorer = scorer
         self.tokenizer = tokenizer
         self.think_end = think_end
+        self.hooks = hooks
         self.device = next(model.parameters()).device
         self._cache = cache_keyword(model)
         self.ends = _end_ids(model, tokenizer)
@@ -42,7 +65,8 @@ class Decoder:
         Raises:
             EvaluationError: logits that are not numbers, or not enough memory for one prompt.
         """
-        rows = [self._row(i, prompt) for i, prompt in enumerate(prompts)]
+        make = self.hooks.row if self.hooks else _text_row
+        rows = [_seeded(make(i, prompt)) for i, prompt in enumerate(prompts)]
         stops = self._stops(settings)
         try:
             with torch.inference_mode():
@@ -54,14 +78,6 @@ class Decoder:
             middle = len(prompts) // 2
             return self.run(prompts[:middle], settings) + self.run(prompts[middle:], settings)
         return [self._text(row.new, stops) for row in rows]
-
-    def _row(self, position: int, prompt: Prompt) -> Row:
-        assert prompt.tokens is not None
-        row = Row(position, prompt.tokens, prompt.seed)
-        if prompt.seed is not None:
-            digest = hashlib.sha256(repr((prompt.tokens, prompt.seed)).encode()).digest()
-            row.generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-        return row
 
     def _stops(self, settings: Settings) -> tuple[str, ...]:
         end = self.tokenizer.eos_token
@@ -76,7 +92,7 @@ class Decoder:
         return cut(without_thoughts(text, self.think_end), stops)
 
     def _decode(self, rows: list[Row], settings: Settings, stops: Sequence[str]) -> None:
-        state = self._prefill(rows)
+        state = self._prefill(rows, settings.max_tokens)
         check = self._checker(settings, stops)
         while True:
             self._append(state, settings)
@@ -93,7 +109,7 @@ class Decoder:
         named = [stop for stop in stops if stop]
 
         def done(row: Row) -> bool:
-            if row.new[-1] in self.ends or len(row.new) >= settings.max_tokens:
+            if row.new[-1] in self.ends or len(row.new) >= min(settings.max_tokens, row.room):
                 return True
             recent = self.tokenizer.decode(row.new[-tail:], skip_special_tokens=True)
             if not any(stop in recent for stop in named):
@@ -105,10 +121,12 @@ class Decoder:
 
         return done
 
-    def _prefill(self, rows: list[Row]) -> State:
+    def _prefill(self, rows: list[Row], new_tokens: int) -> State:
         """Keys and values of all prompts, left-padded, and the logits after each."""
+        if self.hooks:
+            return self.hooks.prefill(rows)
         if all(self.scorer.takes_tree(len(row.tokens)) for row in rows):
-            return prefill_tree(self.scorer.runner, rows)
+            return prefill_tree(self.scorer.runner, rows, new_tokens)
         width = max(len(row.tokens) for row in rows)
         tokens = torch.zeros((len(rows), width), dtype=torch.long)
         mask = torch.zeros((len(rows), width), dtype=torch.long)
@@ -124,7 +142,8 @@ class Decoder:
     def _step(self, state: State) -> None:
         last = torch.tensor([[row.new[-1]] for row in state.rows], device=self.device)
         state.mask = torch.cat([state.mask, torch.ones_like(state.mask[:, :1])], dim=1)
-        positions = (state.mask.sum(1) - 1)[:, None]
+        shifts = torch.tensor([row.shift for row in state.rows], device=self.device)
+        positions = (state.mask.sum(1) - 1 + shifts)[:, None]
         state.logits = self._call(last, state.mask, positions, state.cache)
 
     def _call(self, tokens: Any, mask: Any, positions: Any, cache: Any) -> torch.Tensor:
@@ -138,7 +157,7 @@ class Decoder:
 
     def _append(self, state: State, settings: Settings) -> None:
         if not settings.sampled:
-            chosen = state.logits.argmax(-1).tolist()
+            chosen = self._best(state)
         else:
             scores = warped(state.logits, {**self.defaults, **settings.options}).cpu()
             chosen = [
@@ -147,6 +166,30 @@ class Decoder:
             ]
         for row, token in zip(state.rows, chosen, strict=True):
             row.new.append(token)
+
+    def _best(self, state: State) -> list[int]:
+        if not self.hooks:
+            best: list[int] = state.logits.argmax(-1).tolist()
+            return best
+        values, index = state.logits.topk(2)
+        near = ((values[:, 0] - values[:, 1]) < self.hooks.tie * values[:, 0].abs().clamp(min=1.0)).tolist()
+        return [
+            self.hooks.settle(row) if tied else token
+            for row, tied, token in zip(state.rows, near, index[:, 0].tolist(), strict=True)
+        ]
+
+
+def _text_row(position: int, prompt: Prompt) -> Row:
+    assert prompt.tokens is not None
+    return Row(position, prompt.tokens, prompt.seed)
+
+
+def _seeded(row: Row) -> Row:
+    """The row with a generator of its own where its text is drawn."""
+    if row.seed is not None:
+        digest = hashlib.sha256(repr((row.tokens, row.seed)).encode()).digest()
+        row.generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    return row
 
 
 def warped(logits: torch.Tensor, options: dict[str, float]) -> torch.Tensor:

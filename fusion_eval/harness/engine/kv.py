@@ -42,17 +42,17 @@ def cache_of(layers: list[tuple[Any, Any]]) -> Any:
     return cache
 
 
-def growing_cache(layers: list[tuple[Any, Any]]) -> Any:
-    """A cache that holds these keys and values and has room for more, so that a new token copies nothing but itself.
+def growing_cache(layers: list[tuple[Any, Any]], length: int) -> Any:
+    """A cache of the first `length` tokens of these buffers, so that a new token copies nothing but itself.
 
     Where the installed transformers has no cache layers, an ordinary one.
     """
     try:
         layer_class = _growing_layer()
     except ImportError:
-        return cache_of(layers)
-    cache = cache_of(layers)
-    cache.layers = [layer_class.holding(keys, values) for keys, values in layers]
+        return cache_of([(keys[:, :, :length], values[:, :, :length]) for keys, values in layers])
+    cache = new_cache()
+    cache.layers = [layer_class.holding(keys, values, length) for keys, values in layers]
     return cache
 
 
@@ -68,12 +68,12 @@ def _growing_layer() -> Any:
         room: list[Any]
 
         @classmethod
-        def holding(cls, keys: Any, values: Any) -> Any:
+        def holding(cls, keys: Any, values: Any, length: int) -> Any:
             layer = cls()
             layer.lazy_initialization(keys, values)
-            layer.length = 0
-            layer.room = [keys[:, :, :0], values[:, :, :0]]
-            layer.update(keys, values)
+            layer.length = length
+            layer.room = [keys, values]
+            layer.keys, layer.values = (buffer[:, :, :length] for buffer in layer.room)
             return layer
 
         def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:

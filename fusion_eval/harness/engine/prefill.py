@@ -1,7 +1,8 @@
-"""Prefill of prompts as one tree: what they share is computed once, nothing is padded."""
+"""Prefill of prompts as trees: what they share is computed once."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,11 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fusion_eval.harness.engine.kv import growing_cache, layers_of
-from fusion_eval.harness.engine.tree import TreeRunner, check_finite
-from fusion_eval.harness.engine.trie import Item, Pack, Planner
-
-Layers = list[tuple[torch.Tensor, torch.Tensor]]
+from fusion_eval.harness.engine.kv import growing_cache
+from fusion_eval.harness.engine.tree import Layers, Passed, TreeRunner, check_finite
+from fusion_eval.harness.engine.trie import Item, Planner
 
 
 @dataclass(slots=True)
@@ -25,6 +24,9 @@ class Row:
         tokens: the prompt.
         seed: of its sampler; None for greedy text.
         new: tokens written so far.
+        room: new tokens that the model takes after the prompt.
+        shift: what is added to the number of a token to get its position.
+        source: where the prompt comes from, for those who compute its keys and values.
     """
 
     position: int
@@ -32,6 +34,9 @@ class Row:
     seed: int | None
     new: list[int] = field(default_factory=list)
     generator: torch.Generator | None = None
+    room: int = sys.maxsize
+    shift: int = 0
+    source: Any = None
 
 
 @dataclass(slots=True)
@@ -58,39 +63,55 @@ def finite(logits: torch.Tensor) -> torch.Tensor:
     return logits
 
 
-def prefill_tree(runner: TreeRunner, rows: Sequence[Row]) -> State:
-    """The state before the first new token of every row."""
+def prefill_tree(runner: TreeRunner, rows: Sequence[Row], new_tokens: int) -> State:
+    """The state before the first new token of every row.
+
+    Args:
+        runner: of the model.
+        rows: the prompts.
+        new_tokens: that will be written at most; some room is made for them at once.
+    """
     items = [Item(i, np.array(row.tokens, dtype=np.int64), (0,)) for i, row in enumerate(rows)]
-    parts: dict[int, Layers] = {}
+    width = max(len(row.tokens) for row in rows)
+    room = Room(len(rows), width, min(new_tokens, max(32, width // 4)))
     logits: dict[int, torch.Tensor] = {}
 
-    def take(done: list[Item], pack: Pack, kept: Any, scores: torch.Tensor, cache: Any, base: int) -> None:
-        layers = layers_of(cache)
-        before = np.arange(base)
-        for item, route, path in zip(done, pack.routes, pack.paths, strict=True):
-            index = torch.from_numpy(np.concatenate([before, base + route])).to(scores.device)
-            parts[item.position] = [(k[:, :, index], v[:, :, index]) for k, v in layers]
-            logits[item.position] = scores[int(np.searchsorted(kept, path[-1]))]
+    def take(done: Passed) -> None:
+        before = np.arange(done.base)
+        for item, route, path in zip(done.items, done.pack.routes, done.pack.paths, strict=True):
+            index = torch.from_numpy(np.concatenate([before, done.base + route])).to(done.logits.device)
+            room.fill(item.position, done.layers or [], index)
+            logits[item.position] = finite(done.logits[int(np.searchsorted(done.rows, path[-1]))])
 
     runner.run(Planner(items, runner.budget).plan(), take, keep_cache=True)
-    stacked = finite(torch.stack([logits[i] for i in range(len(rows))]))
-    mask = torch.zeros((len(rows), max(len(row.tokens) for row in rows)), dtype=torch.long)
+    mask = torch.zeros((len(rows), width), dtype=torch.long)
     for i, row in enumerate(rows):
-        mask[i, mask.shape[1] - len(row.tokens) :] = 1
-    cache = growing_cache(_padded([parts[i] for i in range(len(rows))], mask.shape[1]))
-    return State(list(rows), cache, mask.to(stacked.device), stacked)
+        mask[i, width - len(row.tokens) :] = 1
+    stacked = torch.stack([logits[i] for i in range(len(rows))])
+    return State(list(rows), growing_cache(room.layers, width), mask.to(stacked.device), stacked)
 
 
-def _padded(parts: Sequence[Layers], width: int) -> Layers:
-    """Keys and values of all rows [rows, heads, width, size], zeros on the left."""
-    layers = []
-    for number in range(len(parts[0])):
-        pair = []
-        for side in (0, 1):
-            first = parts[0][number][side]
-            whole = first.new_zeros((len(parts), first.shape[1], width, first.shape[3]))
-            for row, part in enumerate(parts):
-                whole[row, :, width - part[number][side].shape[2] :] = part[number][side][0]
-            pair.append(whole)
-        layers.append((pair[0], pair[1]))
-    return layers
+class Room:
+    """Keys and values of all rows [rows, heads, width + spare, size], each ending at `width`, zeros before it.
+
+    Args:
+        rows: how many.
+        width: of the longest prompt.
+        spare: room for what is written.
+    """
+
+    def __init__(self, rows: int, width: int, spare: int) -> None:
+        self.rows, self.width, self.spare = rows, width, spare
+        self.layers: Layers = []
+
+    def fill(self, row: int, layers: Layers, index: torch.Tensor) -> None:
+        """Put a prompt's keys and values in place: those at `index` of the pass."""
+        if not self.layers:
+            self.layers = [(self._empty(k), self._empty(v)) for k, v in layers]
+        start = self.width - len(index)
+        for own, found in zip(self.layers, layers, strict=True):
+            for whole, part in zip(own, found, strict=True):
+                whole[row, :, start : self.width] = part[0, :, index]
+
+    def _empty(self, like: torch.Tensor) -> torch.Tensor:
+        return like.new_zeros((self.rows, like.shape[1], self.width + self.spare, like.shape[3]))

@@ -17,6 +17,7 @@ from fusion_eval.harness.engine.causal import CausalScorer, ScorerOptions
 from fusion_eval.harness.engine.decode import Decoder
 from fusion_eval.harness.engine.encoder import TRUNCATED, Encoder, model_length
 from fusion_eval.harness.engine.generation import Settings, frozen, normalise, thawed
+from fusion_eval.harness.engine.linear import FastLinears
 from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
 from fusion_eval.harness.engine.trie import common_length
 
@@ -55,6 +56,7 @@ class TransformersModel:
         self.chat_options = dict(chat_options or {})
         self.scorer = CausalScorer(model, self.max_length, options or ScorerOptions(), self.work)
         self.decoder = Decoder(self.scorer, tokenizer, think_end)
+        self._fast = FastLinears(model)
         self._fingerprint: str | None = None
 
     @property
@@ -78,7 +80,8 @@ class TransformersModel:
 
     def score(self, work: Work) -> list[Score]:
         """See `LikelihoodScorer`."""
-        return self.scorer.score(work)
+        with self._fast():
+            return self.scorer.score(work)
 
     def encode_prompts(self, prompts: Sequence[tuple[str, dict[str, Any], int]]) -> list[Prompt]:
         """See `Generator`."""
@@ -132,9 +135,10 @@ class TransformersModel:
         """See `Generator`."""
         prompts: Sequence[Prompt] = work.payload
         settings = thawed(prompts[0].settings)
-        if settings.other:
-            return [self._own_generate(prompt, settings) for prompt in prompts]
-        return self.decoder.run(prompts, settings)
+        with self._fast():
+            if settings.other:
+                return [self._own_generate(prompt, settings) for prompt in prompts]
+            return self.decoder.run(prompts, settings)
 
     def _own_generate(self, prompt: Prompt, settings: Settings) -> str:
         """Beams, penalties and the like: the model's own `generate`, one prompt at a time."""

@@ -5,19 +5,43 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from fusion_eval.errors import EvaluationError, Fault
-from fusion_eval.harness.engine.kv import cache_keyword, crop, new_cache
-from fusion_eval.harness.engine.trie import Branch, Budget, Item, Pack, build_pack
+from fusion_eval.harness.engine.kv import cache_keyword, crop, layers_of, new_cache
+from fusion_eval.harness.engine.trie import Branch, Budget, Item, Pack, build_pack, trees_of
 
 logger = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
-Take = Callable[[list[Item], Pack, Array, torch.Tensor, Any, int], None]
-"""Called after each pass: items, their tree, scored token numbers, logits of those, the cache, length of the prefix."""
+Layers = list[tuple[torch.Tensor, torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A tree after its forward pass.
+
+    Args:
+        items: its sequences.
+        pack: its tokens.
+        rows: numbers of the tokens whose logits were computed, ascending.
+        logits: of those [rows, vocabulary].
+        layers: keys and values of the prefix and of all tokens; None where nobody asked for them.
+        base: length of the prefix.
+    """
+
+    items: Sequence[Item]
+    pack: Pack
+    rows: Array
+    logits: torch.Tensor
+    layers: Layers | None
+    base: int
+
+
+Take = Callable[[Passed], None]
 
 
 class TreeRunner:
@@ -45,8 +69,8 @@ class TreeRunner:
 
         Args:
             branch: the plan.
-            take: what to do with each pass.
-            keep_cache: `take` wants keys and values of packs without a prefix too.
+            take: what to do with each tree.
+            keep_cache: `take` wants keys and values.
 
         Raises:
             EvaluationError: not enough memory for one sequence.
@@ -79,11 +103,11 @@ class TreeRunner:
 
     def _pack(self, items: list[Item], base: int, cache: Any, take: Take, keep: bool) -> None:
         try:
-            pack = build_pack(items, base)
-            rows = np.unique(np.concatenate(pack.paths))
-            own = cache if cache is not None or not keep else new_cache()
-            logits = self.forward(pack.tokens, pack.positions, pack.sees, base, own, rows)
-            take(items, pack, rows, logits, own, base)
+            packs = [(tree, build_pack(tree, base)) for tree in ([items] if base else trees_of(items))]
+            if len(packs) == 1:
+                self._single(*packs[0], base, cache, take, keep)
+            else:
+                self._several(packs, take, keep)
         except torch.OutOfMemoryError as error:
             self._cropped(cache, base)
             self._halve(items, error)
@@ -99,21 +123,66 @@ class TreeRunner:
         self.budget = Budget(max(64, self.budget.tokens // 2), max(64, self.budget.rows // 2))
         logger.warning("out of memory: passes of %d tokens from here on", self.budget.tokens)
 
+    def _single(self, items: list[Item], pack: Pack, base: int, cache: Any, take: Take, keep: bool) -> None:
+        rows = np.unique(np.concatenate(pack.paths))
+        own = cache if cache is not None or not keep else new_cache()
+        logits = self.forward(pack.tokens, pack.positions, pack.sees, base, own, rows)
+        take(Passed(items, pack, rows, logits, layers_of(own) if keep else None, base))
+
+    def _several(self, packs: Sequence[tuple[list[Item], Pack]], take: Take, keep: bool) -> None:
+        """Trees as rows of a batch: chains begin together, others end together, so that few columns count."""
+        width = max(len(pack.tokens) for _, pack in packs)
+        causal = all(pack.is_chain for _, pack in packs)
+        starts = [0 if causal else width - len(pack.tokens) for _, pack in packs]
+        tokens, places, mask = self._batch([pack for _, pack in packs], starts, width, causal)
+        rows = [np.unique(np.concatenate(pack.paths)) for _, pack in packs]
+        columns = np.unique(np.concatenate([start + own for start, own in zip(starts, rows, strict=True)]))
+        cache = new_cache() if keep else None
+        logits = self._call(tokens, places, mask, cache, columns)
+        layers = layers_of(cache) if keep else None
+        for row, ((items, pack), start, own) in enumerate(zip(packs, starts, rows, strict=True)):
+            span = slice(start, start + len(pack.tokens))
+            part = [(k[row : row + 1, :, span], v[row : row + 1, :, span]) for k, v in layers] if layers else None
+            index = torch.from_numpy(np.searchsorted(columns, start + own)).to(logits.device)
+            take(Passed(items, pack, own, logits[row, index], part, 0))
+
+    def _batch(
+        self, packs: Sequence[Pack], starts: Sequence[int], width: int, causal: bool
+    ) -> tuple[Array, Array, Any]:
+        """Tokens and positions [rows, width], and the mask that chains do without."""
+        tokens = np.zeros((len(packs), width), dtype=np.int64)
+        places = np.tile(np.arange(width) if causal else np.zeros(width, dtype=np.int64), (len(packs), 1))
+        sees = np.zeros((0 if causal else len(packs), width, width), dtype=bool)
+        for row, (pack, start) in enumerate(zip(packs, starts, strict=True)):
+            span = slice(start, start + len(pack.tokens))
+            tokens[row, span] = pack.tokens
+            if not causal:
+                places[row, span] = pack.positions
+                sees[row, span, span] = pack.sees
+        return tokens, places, None if causal else self._mask(sees)
+
     def forward(self, tokens: Array, positions: Array, sees: Array, base: int, cache: Any, rows: Array) -> torch.Tensor:
         """Logits [rows, vocabulary] of one pass over a tree; the cache, where given, grows by its tokens."""
-        n = len(tokens)
-        visible = torch.from_numpy(np.concatenate([np.ones((n, base), dtype=bool), sees], axis=1)).to(self.device)
-        mask = torch.zeros((1, 1, n, base + n), dtype=self.dtype, device=self.device)
-        mask.masked_fill_(~visible, torch.finfo(self.dtype).min)
-        wanted = torch.from_numpy(rows).to(self.device)
+        visible = np.concatenate([np.ones((len(tokens), base), dtype=bool), sees], axis=1)
+        return self._call(tokens[None], positions[None], self._mask(visible[None]), cache, rows)[0]
+
+    def _mask(self, visible: Array) -> torch.Tensor:
+        """What is added to attention [batch, 1, tokens, tokens before and among them]."""
+        hidden = torch.from_numpy(~visible)[:, None].to(self.device)
+        mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
+        return mask.masked_fill_(hidden, torch.finfo(self.dtype).min)
+
+    def _call(self, tokens: Array, positions: Array, mask: Any, cache: Any, columns: Array) -> torch.Tensor:
+        """Logits [batch, columns, vocabulary]."""
+        wanted = torch.from_numpy(columns).to(self.device)
         options: dict[str, Any] = {"logits_to_keep": wanted} if self._keeps_logits else {}
         output = self.model(
-            input_ids=torch.from_numpy(tokens)[None].to(self.device),
-            position_ids=torch.from_numpy(positions)[None].to(self.device),
+            input_ids=torch.from_numpy(tokens).to(self.device),
+            position_ids=torch.from_numpy(positions).to(self.device),
             attention_mask=mask, use_cache=cache is not None, **{self._cache: cache}, **options,
         )  # fmt: skip
-        self.count(n)
-        logits: torch.Tensor = output.logits[0] if self._keeps_logits else output.logits[0, wanted]
+        self.count(tokens.size)
+        logits: torch.Tensor = output.logits if self._keeps_logits else output.logits[:, wanted]
         return logits
 
     def count(self, tokens: int) -> None:

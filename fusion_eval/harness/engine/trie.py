@@ -1,8 +1,9 @@
 """Planning of scoring work: sequences that share a prefix share its computation.
 
-Sequences are sorted, so that those with a common prefix are neighbours. A pack is a set of neighbours that one forward
-pass computes as a tree: every distinct prefix is one token of the pass. A prefix that several packs share is computed
-once and kept as keys and values (a `Branch`).
+Sequences are sorted, so that those with a common prefix are neighbours. A pack is a set of them that one forward pass
+computes as trees: every distinct prefix is one token of the pass, and trees that share next to nothing are rows of a
+batch, so that none attends over another. A prefix that several packs share is computed once and kept as keys and
+values (a `Branch`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from fusion_eval.harness.engine.protocol import Pair
 
 Array = np.ndarray[Any, Any]
 _LEAST_PREFIX = 32
+_LEAST_SHARED = 8
 _DEEPEST = 40
 
 
@@ -101,11 +103,26 @@ class Planner:
     def plan(self) -> Branch:
         """The root: an empty prefix with everything below."""
         root = Branch(np.zeros(0, dtype=np.int64), 0)
-        if self.items and self._fits(0, len(self.items), 0):
-            root.packs.append(self.items)
-        elif self.items:
-            self._descend(root, 0, len(self.items), 0)
+        cuts = [0, *(1 + np.flatnonzero(self.shared[1:] < _LEAST_SHARED)).tolist(), len(self.items)]
+        trees = list(pairwise(cuts)) if self.items else []
+        for low, high in trees:
+            if not self._fits(low, high, 0):
+                self._descend(root, low, high, 0)
+        root.packs += self._batches([(low, high) for low, high in trees if self._fits(low, high, 0)])
         return root
+
+    def _batches(self, trees: list[tuple[int, int]]) -> list[list[Item]]:
+        """Packs of whole trees of similar size."""
+        packs: list[list[Item]] = []
+        count = width = rows = 0
+        for size, low, high in sorted(((self._size(*tree, 0), *tree) for tree in trees), key=lambda t: (-t[0], t[1])):
+            more = int(self.rows[low:high].sum())
+            if not packs or (count + 1) * width > self.budget.tokens or rows + more > self.budget.rows:
+                packs.append([])
+                count, width, rows = 0, size, 0
+            packs[-1] += self.items[low:high]
+            count, rows = count + 1, rows + more
+        return packs
 
     def _size(self, low: int, high: int, base: int) -> int:
         """Distinct tokens of items low..high-1 after `base`."""
@@ -161,6 +178,16 @@ class Planner:
         return packs
 
 
+def trees_of(items: Sequence[Item]) -> list[list[Item]]:
+    """The trees of a pack: runs of neighbours that share more than a few tokens."""
+    trees = [[items[0]]]
+    for before, item in pairwise(items):
+        if common_length(before.tokens, item.tokens) < _LEAST_SHARED:
+            trees.append([])
+        trees[-1].append(item)
+    return trees
+
+
 def common_length(one: Array, other: Array) -> int:
     """Length of the common prefix of two arrays."""
     length = min(len(one), len(other))
@@ -214,6 +241,11 @@ class Pack:
     sees: Array
     routes: list[Array]
     paths: list[Array]
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every token follows the one before it."""
+        return bool((np.diff(self.positions) == 1).all())
 
 
 def build_pack(items: Sequence[Item], base: int) -> Pack:

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fusion_eval.harness.engine.protocol import Pair
-from fusion_eval.harness.engine.trie import Branch, Budget, Item, Planner, build_pack, items_of, units_of
+from fusion_eval.harness.engine.trie import Branch, Budget, Item, Planner, build_pack, items_of, trees_of, units_of
 
 SEQUENCES = st.lists(
     st.tuples(
@@ -25,20 +25,26 @@ def walk(branch: Branch, prefix: list[int], found: dict[int, list[int]], budget:
     prefix = prefix + branch.extend.tolist()
     assert len(prefix) == branch.depth
     total = len(branch.extend)
-    for own in branch.packs:
-        pack = build_pack(own, branch.depth)
-        total += len(pack.tokens)
-        assert len(own) == 1 or len(pack.tokens) <= budget.tokens
-        for item, route, path in zip(own, pack.routes, pack.paths, strict=True):
-            assert item.tokens[: branch.depth].tolist() == prefix
-            assert prefix + pack.tokens[route].tolist() == item.tokens.tolist()
-            assert pack.positions[route].tolist() == list(range(branch.depth, len(item.tokens)))
-            assert route[-len(item.targets) :].tolist() == path.tolist()
-            for i, node in enumerate(route):
-                assert np.flatnonzero(pack.sees[node]).tolist() == sorted(route[: i + 1].tolist())
-            assert item.position not in found
-            found[item.position] = item.tokens.tolist()
+    for pack_items in branch.packs:
+        trees = [pack_items] if branch.depth else trees_of(pack_items)
+        widest = max(len(build_pack(own, branch.depth).tokens) for own in trees)
+        assert len(pack_items) == 1 or len(trees) * widest <= budget.tokens
+        total += sum(_tree(own, prefix, found) for own in trees)
     return total + sum(walk(below, prefix, found, budget) for below in branch.branches)
+
+
+def _tree(own: list[Item], prefix: list[int], found: dict[int, list[int]]) -> int:
+    pack = build_pack(own, len(prefix))
+    for item, route, path in zip(own, pack.routes, pack.paths, strict=True):
+        assert item.tokens[: len(prefix)].tolist() == prefix
+        assert prefix + pack.tokens[route].tolist() == item.tokens.tolist()
+        assert pack.positions[route].tolist() == list(range(len(prefix), len(item.tokens)))
+        assert route[-len(item.targets) :].tolist() == path.tolist()
+        for i, node in enumerate(route):
+            assert np.flatnonzero(pack.sees[node]).tolist() == sorted(route[: i + 1].tolist())
+        assert item.position not in found
+        found[item.position] = item.tokens.tolist()
+    return len(pack.tokens)
 
 
 @settings(max_examples=60, deadline=None)
@@ -55,11 +61,22 @@ def test_every_item_is_in_one_pack_and_sees_exactly_its_own_tokens(
 
 @settings(max_examples=40, deadline=None)
 @given(SEQUENCES)
-def test_with_room_for_all_each_distinct_prefix_is_computed_once(sequences: list[tuple[list[int], list[int]]]) -> None:
+def test_with_room_for_all_each_distinct_prefix_of_a_tree_is_computed_once(
+    sequences: list[tuple[list[int], list[int]]],
+) -> None:
     made = items(sequences)
     budget = Budget(10**6, 10**6)
-    distinct = {tuple(item.tokens[:n].tolist()) for item in made for n in range(1, len(item.tokens) + 1)}
-    assert walk(Planner(made, budget).plan(), [], {}, budget) == len(distinct)
+    root = Planner(made, budget).plan()
+    trees = [tree for pack in root.packs for tree in trees_of(pack)]
+    distinct = [{tuple(i.tokens[:n].tolist()) for i in tree for n in range(1, len(i.tokens) + 1)} for tree in trees]
+    assert walk(root, [], {}, budget) == sum(map(len, distinct))
+    assert sum(map(len, distinct)) <= len(set().union(*distinct)) + 7 * (len(trees) - 1)
+
+
+def test_trees_that_share_nothing_are_batched_by_size() -> None:
+    rows = [Pair((q, q + 1) * n, (5,)) for q, n in ((10, 4), (20, 30), (30, 5), (40, 29), (50, 4))]
+    root = Planner(items_of(rows, 512), Budget(128, 10**6)).plan()
+    assert [[len(item.tokens) for item in pack] for pack in root.packs] == [[60, 58], [10, 8, 8]]
 
 
 def test_a_long_common_head_is_kept_once() -> None:
