@@ -8,7 +8,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from fusion_eval.errors import ConfigError, DataError, Fault, FusionEvalError
 from fusion_eval.harness.context import BuildContext, building
@@ -39,6 +39,7 @@ class RunOptions:
         confirm_run_unsafe_code: tasks that execute what the model writes may run.
         fewshot_seed: seed of the shots.
         compat: repeat the peer's known mistakes, so that its numbers come out.
+        on_error: "fail" where a document cannot be asked or scored, or "unscored" to count it and go on.
     """
 
     num_fewshot: int | None = None
@@ -52,8 +53,11 @@ class RunOptions:
     confirm_run_unsafe_code: bool = False
     fewshot_seed: int | None = SEED
     compat: bool = False
+    on_error: Literal["fail", "unscored"] = "fail"
 
     def __post_init__(self) -> None:
+        if self.on_error not in ("fail", "unscored"):
+            raise ConfigError(Fault("on_error", repr(self.on_error), "fail or unscored"))
         if self.limit is not None and self.limit <= 0:
             raise ConfigError(Fault("limit", repr(self.limit), "a positive number, or a share below 1"))
         if self.limit is not None and self.samples:
@@ -70,6 +74,7 @@ class BuiltTask:
         docs: (document id, document) of those that are scored.
         requests: all requests, document after document.
         total: number of documents before limit and samples.
+        unscored: document id -> why it could not be asked.
     """
 
     name: str
@@ -78,6 +83,7 @@ class BuiltTask:
     docs: list[tuple[int, Any]]
     requests: list[Request]
     total: int
+    unscored: dict[int, str] = field(default_factory=dict)
 
 
 def load_tasks(
@@ -157,8 +163,17 @@ def build_requests(name: str, task: Task, options: RunOptions) -> BuiltTask:
     pool = task.eval_docs
     total = len(pool)
     docs = selected_documents(name, pool, options)
-    requests = [request for doc_id, doc in docs for request in document_requests(name, task, doc_id, doc, options)]
-    return BuiltTask(name, task, task.config, docs, requests, total)
+    built = BuiltTask(name, task, task.config, [], [], total)
+    for doc_id, doc in docs:
+        try:
+            built.requests += document_requests(name, task, doc_id, doc, options)
+        except FusionEvalError as error:
+            if options.on_error == "fail":
+                raise
+            built.unscored[doc_id] = str(error)
+            continue
+        built.docs.append((doc_id, doc))
+    return built
 
 
 def document_requests(name: str, task: Task, doc_id: int, doc: Any, options: RunOptions) -> list[Request]:

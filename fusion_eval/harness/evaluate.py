@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from fusion_eval.harness.dataset import DataSource, quiet
 from fusion_eval.harness.engine.protocol import LanguageModel
 from fusion_eval.harness.function import ModuleSpace
 from fusion_eval.harness.group import aggregate_group
-from fusion_eval.harness.outcome import Outcome
+from fusion_eval.harness.outcome import GroupOutcome, Outcome, TaskOutcome
 from fusion_eval.harness.peer_names import peer_names
-from fusion_eval.harness.plan import Selection
+from fusion_eval.harness.plan import GroupPlan, Selection
+from fusion_eval.harness.request import Request
 from fusion_eval.harness.scheduler import Progress, Ranks, Scheduler
 from fusion_eval.harness.score import score_task
 from fusion_eval.harness.stderr import PEER_REPLICATES
@@ -67,6 +69,22 @@ class Suite:
                 self._built[key] = {name: build_requests(name, task, chosen) for name, task in tasks.items()}
         return {name: reset(built) for name, built in self._built[key].items()}
 
+    def names(self) -> AbstractContextManager[None]:
+        """The context in which the tasks' Python runs."""
+        return peer_names(self.trusted)
+
+    def shares(self, options: RunOptions, key: Any, only: Sequence[str] | None) -> Iterator[dict[str, BuiltTask]]:
+        """The tasks in shares that are asked and scored one after the other; here all at once."""
+        yield {name: task for name, task in self.build(options, key).items() if only is None or name in only}
+
+    def score(self, task: BuiltTask, options: RunOptions, iterations: int, ranks: Ranks) -> TaskOutcome:
+        """The outcome of a task whose requests have their answers."""
+        return score_task(task, options, iterations)
+
+    def group(self, plan: GroupPlan, tasks: Mapping[str, TaskOutcome], options: RunOptions) -> GroupOutcome:
+        """The values of a group."""
+        return aggregate_group(plan, tasks, options.compat)
+
 
 def make_suite(
     tasks: str | Sequence[Any], *, include_path: Iterable[Path] = (), data: DataSource | None = None,
@@ -106,17 +124,32 @@ def evaluate(
     started = time.process_time()
     options = replace(suite.options, chat_template=model.apply_chat_template) if chat else suite.options
     key = model.encoder.key if chat and hasattr(model, "encoder") else model.fingerprint if chat else None
-    with peer_names(suite.trusted):
-        built = {name: task for name, task in suite.build(options, key).items() if only is None or name in only}
-        requests = [request for task in built.values() for request in task.requests]
+    tasks: dict[str, TaskOutcome] = {}
+    spent = dict.fromkeys(("requests", "build_cpu_seconds", "model_cpu_seconds", "score_cpu_seconds"), 0.0)
+    with suite.names():
         answers = AnswerStore(store, model.fingerprint, ranks.rank) if store else None
-        prepared = time.process_time()
-        Scheduler(model, answers, ranks, progress).answer(requests, seed)
-        answered = time.process_time()
-        tasks = {name: score_task(task, options, iterations) for name, task in built.items()}
-    groups = {plan.name: aggregate_group(plan, tasks, options.compat) for plan in suite.selection.all_groups()}
-    work = {
-        **model.work, "requests": len(requests), "build_cpu_seconds": prepared - started,
-        "model_cpu_seconds": answered - prepared, "score_cpu_seconds": time.process_time() - answered,
-    }  # fmt: skip
-    return Outcome(tasks, groups, options, work)
+        scheduler = Scheduler(model, answers, ranks, progress)
+        for share in suite.shares(options, key, only):
+            requests = [request for task in share.values() for request in task.requests]
+            prepared = time.process_time()
+            asked = _ask(scheduler, share, requests, seed)
+            answered = time.process_time()
+            tasks.update({name: suite.score(task, options, iterations, ranks) for name, task in share.items()})
+            scored = time.process_time()
+            for name, value in zip(
+                spent, (asked, prepared - started, answered - prepared, scored - answered), strict=True
+            ):
+                spent[name] += value
+            started = scored
+    groups = {plan.name: suite.group(plan, tasks, options) for plan in suite.selection.all_groups()}
+    return Outcome(tasks, groups, options, {**model.work, **spent})
+
+
+def _ask(scheduler: Scheduler, share: Mapping[str, BuiltTask], requests: list[Request], seed: int) -> int:
+    """Answers requests, and what tasks ask after them, round by round; returns how many were asked."""
+    asked = 0
+    while requests:
+        scheduler.answer(requests, seed)
+        asked += len(requests)
+        requests = [request for task in share.values() for request in task.task.next_round(task.requests)]
+    return asked

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 Kind = Literal["image", "video", "audio"]
 KINDS: Final = ("image", "video", "audio")
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Content that is not kept in memory but made anew when it is wanted."""
+
+    make: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +30,17 @@ class Media:
     Args:
         kind: what it is.
         digest: of its content; media are equal where kind and digest are.
-        value: a PIL image, a list of frames, a path of a video, or {"array", "sampling_rate"} of a sound.
+        held: the content, or how to make it.
     """
 
     kind: Kind
     digest: str
-    value: Any = field(compare=False, repr=False)
+    held: Any = field(compare=False, repr=False)
+
+    @property
+    def value(self) -> Any:
+        """A PIL image, a list of frames, a path of a video, or {"array", "sampling_rate"} of a sound."""
+        return self.held.make() if isinstance(self.held, Deferred) else self.held
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ class TaskOutcome:
         unmatched: pipeline -> responses that no filter pattern matched.
         failed: `metric,pipeline` -> why its aggregation failed.
         marks: mark -> number of requests that carry it.
+        unscored: document id -> why it has no score.
     """
 
     name: str
@@ -85,6 +86,7 @@ class TaskOutcome:
     failed: dict[str, str] = field(default_factory=dict)
     marks: dict[str, int] = field(default_factory=dict)
     directions: Mapping[str, bool] = field(default_factory=dict)
+    unscored: dict[int, str] = field(default_factory=dict)
 
     @property
     def alias(self) -> str:

@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fusion_eval.errors import FusionEvalError
-from fusion_eval.harness.aggregation import Aggregation, bypass, mean
+from fusion_eval.errors import EvaluationError, FusionEvalError
+from fusion_eval.harness.aggregation import Aggregation, bypass
 from fusion_eval.harness.build import BuiltTask, RunOptions, document_error
 from fusion_eval.harness.outcome import MetricValue, SampleRow, TaskOutcome
 from fusion_eval.harness.request import Request
 from fusion_eval.harness.stderr import PEER_REPLICATES, compat_stderr, stderr
 
+OnRow = Callable[[SampleRow], None]
 
-def score_task(built: BuiltTask, options: RunOptions, iterations: int = PEER_REPLICATES) -> TaskOutcome:
+
+def score_task(
+    built: BuiltTask, options: RunOptions, iterations: int = PEER_REPLICATES, on_row: OnRow | None = None
+) -> TaskOutcome:
     """The outcome of a task whose requests have their responses.
 
     Args:
         built: the task.
         options: of the run.
         iterations: replicates of the peer's bootstrap, with `compat`; 0 leaves standard errors out.
+        on_row: told every row as soon as it is scored.
 
     Raises:
         FusionEvalError: a document that cannot be scored, with its id and the place in the user's code.
     """
     task = built.task
-    outcome = TaskOutcome(built.name, built.spec, task.VERSION, total=built.total, scored=len(built.docs))
+    asked = len(built.docs) + len(built.unscored)
+    outcome = TaskOutcome(built.name, built.spec, task.VERSION, total=built.total, scored=asked)
+    outcome.unscored = dict(built.unscored)
     for pipeline in task.filters:
         pipeline.apply(built.requests)
         if pipeline.fallbacks:
@@ -34,11 +41,14 @@ def score_task(built: BuiltTask, options: RunOptions, iterations: int = PEER_REP
     by_document = _by_document(built.requests)
     outcome.marks = dict(Counter(mark for request in built.requests for mark in request.marks))
     for name in dict.fromkeys(name for request in built.requests[:1] for name in request.filtered_resps):
-        outcome.rows += [
-            _score_document(built, doc_id, doc, by_document[doc_id], name, options) for doc_id, doc in built.docs
-        ]
+        for doc_id, doc in built.docs:
+            row = _score_document(built, doc_id, doc, by_document[doc_id], name, outcome, options)
+            if row is not None:
+                outcome.rows.append(row)
+                if on_row:
+                    on_row(row)
     outcome.directions = dict(_directions(built, options))
-    _aggregate(outcome, _aggregations(built, outcome, options), options, iterations)
+    _aggregate(outcome, _aggregations(built, outcome, options), task.unlisted_aggregation, options, iterations)
     return outcome
 
 
@@ -52,8 +62,9 @@ def _by_document(requests: Sequence[Request]) -> dict[int | None, list[Request]]
 
 
 def _score_document(
-    built: BuiltTask, doc_id: int, doc: Any, requests: list[Request], pipeline: str, options: RunOptions
-) -> SampleRow:
+    built: BuiltTask, doc_id: int, doc: Any, requests: list[Request], pipeline: str, outcome: TaskOutcome,
+    options: RunOptions,
+) -> SampleRow | None:  # fmt: skip
     filtered = [request.filtered_resps[pipeline] for request in requests]
     try:
         if options.predict_only:
@@ -62,7 +73,11 @@ def _score_document(
             metrics = built.task.process_results(doc, filtered)
         target = built.task.doc_to_target(doc)
     except Exception as error:
-        raise document_error(built.name, doc_id, error) from error
+        described = document_error(built.name, doc_id, error)
+        if options.on_error == "fail" and not isinstance(error, EvaluationError):
+            raise described from error
+        outcome.unscored[doc_id] = str(described)
+        return None
     return SampleRow(
         doc_id, doc, target, [r.args for r in requests], [r.resps for r in requests], filtered, pipeline,
         dict(metrics), tuple(mark for r in requests for mark in r.marks),
@@ -89,14 +104,17 @@ def _aggregations(built: BuiltTask, outcome: TaskOutcome, options: RunOptions) -
 
 
 def _aggregate(
-    outcome: TaskOutcome, aggregations: Mapping[str, Aggregation], options: RunOptions, iterations: int
-) -> None:
+    outcome: TaskOutcome, aggregations: Mapping[str, Aggregation], unlisted: Aggregation | None, options: RunOptions,
+    iterations: int,
+) -> None:  # fmt: skip
     collected: dict[tuple[str, str], list[Any]] = defaultdict(list)
     for row in outcome.rows:
         for metric, value in row.metrics.items():
             collected[metric, row.pipeline].append(value)
     for (metric, pipeline), items in collected.items():
-        function = aggregations.get(metric, mean)
+        function = aggregations.get(metric, unlisted)
+        if function is None:
+            continue
         try:
             value = function(items)
             error = _stderr(function, items, options, iterations)

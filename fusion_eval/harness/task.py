@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fusion_eval.errors import DataError, Fault
-from fusion_eval.harness.aggregation import Aggregation
+from fusion_eval.harness.aggregation import Aggregation, mean
 from fusion_eval.harness.context import current
 from fusion_eval.harness.dataset import DataRequest
 from fusion_eval.harness.fewshot import ContextSampler
@@ -36,6 +36,8 @@ class Task(ABC):
     OUTPUT_TYPE: str | None = None
     UNSAFE_CODE = False
     MULTIMODAL = False
+    unlisted_aggregation: Aggregation | None = staticmethod(mean)
+    """How a metric is aggregated that the task does not list; None leaves it to the rows."""
 
     dataset: Any
     sampler: ContextSampler
@@ -170,6 +172,10 @@ class Task(ABC):
     @abstractmethod
     def construct_requests(self, doc: Document, ctx: Any, **kwargs: Any) -> Request | Sequence[Request]:
         """The requests of a document."""
+
+    def next_round(self, requests: Sequence[Request]) -> list[Request]:
+        """What is asked after the task's requests have answers: nothing, unless it asks in rounds."""
+        return []
 
     @abstractmethod
     def process_results(self, doc: Document, results: Any) -> Mapping[str, Any]:
