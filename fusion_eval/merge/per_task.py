@@ -8,12 +8,12 @@ A tensor of a task's model is decoded from the base, the shared parts and the ta
 from __future__ import annotations
 
 import json
-import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from fusion_eval.errors import CheckpointError, Fault, did_you_mean, listed
 from fusion_eval.merge.checkpoint import Checkpoint, TensorSpec
 from fusion_eval.merge.engine import AlignedPool
 from fusion_eval.merge.group import TensorGroup, working
+from fusion_eval.merge.sinks import new_folder
 
 Parts = Mapping[str, Tensor]
 _NOTHING: Parts = MappingProxyType({})
@@ -166,8 +167,10 @@ class TaskCheckpoints(Mapping[str, Checkpoint]):
             raise CheckpointError(Fault(str(folder), f"no file {_INDEX}", "a folder of a per-task merge"))
         index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
         shapes = {name: list(base.spec(name).shape) for name in base}
-        if shapes != index["shapes"]:
-            raise CheckpointError(Fault(str(folder), f"was made for another base than {base.source}"))
+        if shapes != index["shapes"] or base.fingerprint() != index["base"]:
+            raise CheckpointError(
+                Fault(str(folder), f"was made for another base than {base.source}", f"the weights {index['base'][:16]}")
+            )
         return cls(base, FolderSource(folder), tuple(index["tasks"]))
 
     @property
@@ -175,20 +178,30 @@ class TaskCheckpoints(Mapping[str, Checkpoint]):
         """The base with the part that all tasks share."""
         return TaskCheckpoint(self.base, self._source, None)
 
-    def save(self, folder: Path) -> None:
-        """Write the shared part once and each task's part beside it; the folder appears whole or not at all."""
+    def save(self, folder: Path, finish: Callable[[Path], None] | None = None) -> None:
+        """Write the shared part once and each task's part beside it; the folder appears whole or not at all.
+
+        Args:
+            folder: the target, which may not exist yet (or be empty).
+            finish: called with the complete folder under its temporary name, to add other files.
+
+        Raises:
+            OutputError: the target exists or cannot be written.
+        """
+        with new_folder(folder) as partial:
+            self._write(partial, _SHARED, {name: self._source.shared(name) for name in self.base})
+            for task in self.tasks:
+                self._write(partial, _file_name(task), {name: self._source.own(name, task) for name in self.base})
+            shapes = {name: list(self.base.spec(name).shape) for name in self.base}
+            index = {"tasks": list(self.tasks), "shapes": shapes, "base": self.base.fingerprint()}
+            (partial / _INDEX).write_text(json.dumps(index), encoding="utf-8")
+            if finish is not None:
+                finish(partial)
+
+    def _write(self, folder: Path, file: str, parts: Mapping[str, Parts]) -> None:
         from safetensors.torch import save_file
 
-        partial = folder.with_name(folder.name + ".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        save_file(_flat({name: self._source.shared(name) for name in self.base}), partial / _SHARED)
-        for task in self.tasks:
-            own = {name: self._source.own(name, task) for name in self.base}
-            save_file(_flat(own), partial / _file_name(task))
-        index = {"tasks": list(self.tasks), "shapes": {name: list(self.base.spec(name).shape) for name in self.base}}
-        (partial / _INDEX).write_text(json.dumps(index), encoding="utf-8")
-        partial.rename(folder)
+        save_file(_flat(parts), folder / file)
 
     def __getitem__(self, task: str) -> Checkpoint:
         if task not in self.tasks:
@@ -238,4 +251,4 @@ def _flat(parts: Mapping[str, Parts]) -> dict[str, Tensor]:
 
 
 def _file_name(task: str) -> str:
-    return f"task-{task.replace('/', '_')}.safetensors"
+    return f"task-{quote(task, safe='')}.safetensors"

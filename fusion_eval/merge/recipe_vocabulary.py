@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -214,7 +215,16 @@ class _Aligner:
                 entries[padding] = torch.cat([own, entries[known]]).mean(0)
             return entries.movedim(0, self.axes[ref][name])
 
-        return Permuted(self.checkpoints[ref], order, self.axes[ref], fill)
+        return Permuted(self.checkpoints[ref], order, self.axes[ref], fill, self._fill_key(wanted, padding))
+
+    def _fill_key(self, wanted: Sequence[Row], padding: Sequence[int]) -> str | None:
+        """The models that rows come from and which rows, or None where a model has no key."""
+        keys = {str(ref): checkpoint.key() for ref, checkpoint in self.checkpoints.items()}
+        if None in keys.values():
+            return None
+        rows = [[(str(ref), number) for ref, number in row.rows] for row in wanted]
+        axes = {str(ref): found for ref, found in self.axes.items()}
+        return hashlib.sha256(repr((keys, axes, rows, list(padding))).encode()).hexdigest()
 
     def _entries(self, name: str, wanted: Sequence[Row]) -> Tensor:
         """Float32 entries for tokens, along the first axis; a model without this tensor does not count."""

@@ -1,4 +1,8 @@
-"""Where merges are written: safetensors shards, tensor by tensor, that appear whole or not at all."""
+"""Where merges are written: safetensors shards, tensor by tensor, that appear whole or not at all.
+
+A file's bytes are on the disk before it gets its name, and a folder's files before the folder does: what is found after
+a loss of power is whole too.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +66,9 @@ class ShardSink:
             _write_all(descriptor, raw, shard.offsets[name] + start * values.itemsize)
             with self._lock:
                 self._missing[shard.file] -= len(raw)
-                if not self._missing[shard.file]:
-                    self._finish(shard, descriptor)
+                whole = not self._missing[shard.file]
+            if whole:
+                self._finish(shard, descriptor)
         except OSError as error:
             raise OutputError(write_fault(self._folder / shard.file, error)) from error
 
@@ -85,8 +90,10 @@ class ShardSink:
         return self._open[shard.file]
 
     def _finish(self, shard: Shard, descriptor: int) -> None:
+        os.fsync(descriptor)
+        with self._lock:
+            del self._open[shard.file]
         os.close(descriptor)
-        del self._open[shard.file]
         os.replace(self._folder / (shard.file + _UNFINISHED), self._folder / shard.file)
 
 
@@ -138,6 +145,31 @@ def save_checkpoint(
                 _discard(partial, keep=key is not None)
                 raise
     return target
+
+
+@contextmanager
+def new_folder(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary folder that becomes the target at the end, or is removed where what is done in it fails.
+
+    Raises:
+        OutputError: the target exists, cannot be written, or is being written by another process.
+    """
+    target = Path(target).expanduser().absolute()
+    with _reported(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with locked(target, shared=False):
+            _check_target(target)
+            partial = target.with_name(f".{target.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            try:
+                yield partial
+                flush(*partial.rglob("*"), partial)
+                os.replace(partial, target)
+                flush(target.parent)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
 
 
 def write_fault(path: Path, error: OSError) -> Fault:
@@ -198,7 +230,21 @@ def _complete(target: Path, partial: Path, shards: Sequence[Shard], finish: Call
             (partial / INDEX).write_text(index_text(shards), encoding="utf-8")
         if finish is not None:
             finish(partial)
+        written = {shard.file for shard in shards}
+        flush(*(path for path in partial.rglob("*") if path.name not in written), partial)
         os.replace(partial, target)
+        flush(target.parent)
+
+
+def flush(*paths: Path) -> None:
+    """Put files and folders on the disk, where the file system can be asked to."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # some file systems refuse folders
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _discard(partial: Path, *, keep: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 
 import torch
@@ -25,14 +26,22 @@ class Permuted(View):
         order: for each token of the new vocabulary its id in the model, or -1 where the model lacks it.
         axes: {tensor name: axis} of tensors that have an entry per token.
         fill: makes the entries of missing tokens; zeros without it.
+        fill_key: what identifies the entries that `fill` makes, or None if nothing does.
 
     Raises:
         AlignmentError: a tensor is not there, or has fewer entries than the order needs.
     """
 
-    def __init__(self, inner: Checkpoint, order: Tensor, axes: Mapping[str, int], fill: Fill | None = None) -> None:
+    def __init__(
+        self,
+        inner: Checkpoint,
+        order: Tensor,
+        axes: Mapping[str, int],
+        fill: Fill | None = None,
+        fill_key: str | None = None,
+    ) -> None:
         super().__init__(inner, "in another vocabulary")
-        self._order, self._axes, self._fill = order.long(), dict(axes), fill
+        self._order, self._axes, self._fill, self._fill_key = order.long(), dict(axes), fill, fill_key
         faults = [fault for name, axis in self._axes.items() if (fault := self._fault(name, axis)) is not None]
         if faults:
             raise AlignmentError(*faults)
@@ -66,11 +75,13 @@ class Permuted(View):
         return (self.spec(name).nbytes if name in self._axes else 0) + self._inner.working_bytes(name)
 
     def key(self) -> str | None:
-        """The model's key and the order; None where entries are made by a function."""
-        if self._fill is not None and self._absent.numel():
-            return None
+        """The model's key, the order and the key of the entries that are filled in; None where one is unknown."""
+        filled = "" if self._fill is None or not self._absent.numel() else self._fill_key
         inner = super().key()
-        return None if inner is None else f"{inner}|{hash(tuple(self._order.tolist()))}|{self._axes}"
+        if inner is None or filled is None:
+            return None
+        order = hashlib.sha256(repr(self._order.tolist()).encode()).hexdigest()
+        return f"{inner}|{order}|{self._axes}|{filled}"
 
     def _fault(self, name: str, axis: int) -> Fault | None:
         if name not in self._inner:

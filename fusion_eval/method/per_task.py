@@ -84,7 +84,7 @@ class SelectiveEncoder(Encoder):
 
 def merged_vector(flow: Flow, group: TensorGroup) -> Tensor:
     """The combined task vector of a pipeline."""
-    return flow.combined(group).reshape(group.experts[0].shape)
+    return flow.combined(group).reshape(group.experts[0].shape).to(group.required_base().dtype)
 
 
 def task_vector(group: TensorGroup, index: int) -> Tensor:

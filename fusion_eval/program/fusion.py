@@ -11,6 +11,8 @@ from torch import nn
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError, listed
 from fusion_eval.merge.checkpoint import Checkpoint
 from fusion_eval.merge.engine import MergedCheckpoint
+from fusion_eval.merge.per_task import TaskCheckpoints
+from fusion_eval.merge.sinks import SHARD_BYTES
 from fusion_eval.method.base_method import Method
 from fusion_eval.modelpool.base_pool import BaseModelPool
 from fusion_eval.modelpool.saving import MergeRecord
@@ -33,6 +35,7 @@ class FusionProgram(BaseProgram):
             none), on "all" tasks, or "none".
         base: evaluate the base model too.
         save: folder for the merged model, or None.
+        shard_bytes: the size that a file of it may have.
         **kwargs: see `BaseProgram`.
     """
 
@@ -45,9 +48,11 @@ class FusionProgram(BaseProgram):
         experts: Experts = "own",
         base: bool = True,
         save: str | Path | None = None,
+        shard_bytes: int = SHARD_BYTES,
         **kwargs: Any,
     ) -> None:
         super().__init__(modelpool, taskpool, **kwargs)
+        self.shard_bytes = shard_bytes
         self.method, self.experts, self.base = method, experts, base
         self.save = None if save is None else Path(save)
 
@@ -63,6 +68,8 @@ class FusionProgram(BaseProgram):
             )
         if self.experts not in ("own", "all", "none"):
             found.append(Fault("program.experts", f"'{self.experts}'", "own, all or none"))
+        if self.shard_bytes < 1:
+            found.append(Fault("program.shard_bytes", f"{self.shard_bytes}", "at least 1"))
         if self.save is not None and self.save.is_dir() and any(self.save.iterdir()):
             found.append(Fault("save", f"the folder {self.save} is not empty", do="Choose a new folder."))
         elif self.save is not None and self.save.exists() and not self.save.is_dir():
@@ -95,7 +102,7 @@ class FusionProgram(BaseProgram):
                 )
             return merged.eval()
         if not isinstance(merged, Checkpoint):
-            return TaskModels(merged, self.modelpool)
+            return TaskModels(merged if self.save is None else self._saved_tasks(merged, self.save), self.modelpool)
         weights = merged if self.save is None else self._saved(merged, self.save)
         subject = self.subject_of(weights)
         self._note_tensors(merged)
@@ -103,9 +110,12 @@ class FusionProgram(BaseProgram):
 
     def _note_tensors(self, merged: Checkpoint) -> None:
         """Say in the report which tensors were copied though the models differ in them."""
-        if isinstance(merged, MergedCheckpoint) and merged.notes:
-            names = list(merged.notes)
-            self.notes.append(f"{len(names)} tensors ({listed(names)}): {merged.notes[names[0]]}")
+        found = dict(merged.notes) if isinstance(merged, MergedCheckpoint) else {}
+        for more in self.devices.gather(found):
+            found |= more
+        if found:
+            names = list(found)
+            self.notes.append(f"{len(names)} tensors ({listed(names)}): {found[names[0]]}")
 
     def _record(self) -> MergeRecord:
         """How the merge is made: it is written beside it."""
@@ -115,12 +125,24 @@ class FusionProgram(BaseProgram):
         return MergeRecord(type(self.method).__name__, recipe, self._inputs)
 
     def _saved(self, merged: Checkpoint, folder: Path) -> Checkpoint:
-        """The merge on disk: computed once, evaluated from what was written."""
+        """The merge on disk: computed once, by all ranks, and evaluated from what was written."""
         from fusion_eval.merge.files import open_checkpoint
 
+        record = self.devices.broadcast(self._record())
+        ranks = self.devices.world if merged.key() is not None else 1  # what has no key cannot be shared
         with self.timed("save"):
-            if self.devices.is_zero:
-                self.modelpool.save(merged, folder, record=self._record())
+            if self.devices.rank < ranks:
+                details = {"rank": self.devices.rank, "world": ranks, "shard_bytes": self.shard_bytes}
+                self.modelpool.save(merged, folder, record=record, **details)
             self.devices.barrier()
         self.notes.append(f"the merged model was saved in {folder}")
         return open_checkpoint(folder)
+
+    def _saved_tasks(self, merged: TaskCheckpoints, folder: Path) -> TaskCheckpoints:
+        """The tasks' models on disk: encoded once, evaluated from what was written."""
+        with self.timed("save"):
+            if self.devices.is_zero:
+                merged.save(folder, self._record().write)
+            self.devices.barrier()
+        self.notes.append(f"the shared part and the tasks' own parts were saved in {folder}")
+        return TaskCheckpoints.load(folder, merged.base)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fusion_eval.errors import CheckpointError
+from fusion_eval.errors import CheckpointError, OutputError
 from fusion_eval.merge.per_task import TaskCheckpoints, packed, unpacked
 from fusion_eval.method.bitdelta import BitDelta
 from fusion_eval.method.emr import Emr
@@ -96,3 +96,26 @@ def test_an_unknown_task_or_folder_or_base_is_an_error(tmp_path):
 
     with pytest.raises(CheckpointError, match="another base"):
         TaskCheckpoints.load(tmp_path / "saved", StateDictCheckpoint(other))
+
+
+def test_a_base_of_the_same_shapes_is_another_base(tmp_path):
+    pool, other = pool_of(2), pool_of(2)
+    BitDelta().apply(pool).save(tmp_path / "saved")
+    other.base["head.weight"] = other.base["head.weight"] + 1
+    with pytest.raises(CheckpointError, match="another base"):
+        TaskCheckpoints.load(tmp_path / "saved", other.checkpoint("base"))
+
+
+def test_a_folder_of_tasks_appears_whole_or_not_at_all(tmp_path):
+    def broken(folder):
+        raise KeyboardInterrupt
+
+    merged = BitDelta().apply(pool_of(2))
+    with pytest.raises(KeyboardInterrupt):
+        merged.save(tmp_path / "saved", broken)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match="a folder with files in it"):
+        merged.save(tmp_path / "saved")
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]

@@ -35,3 +35,25 @@ def test_tensors_that_do_not_fit() -> None:
     assert "no tensor 'ghost'" in str(caught.value)
     assert "shape (4, 3) with the vocabulary at axis 1; expected at least 4" in str(caught.value)
     assert "axis 2" in str(caught.value)
+
+
+class Named(StateDictCheckpoint):
+    """A state that is known by a key."""
+
+    def key(self) -> str | None:
+        return "named"
+
+
+def test_keys_tell_orders_and_fills_apart() -> None:
+    model = Named(dict(MODEL))
+    fill = lambda name: torch.ones(2, 3)  # noqa: E731
+    assert Permuted(model, ORDER, {"embed": 0}, fill).key() is None
+    keys = [
+        Permuted(model, ORDER, {"embed": 0}).key(),
+        Permuted(model, ORDER, {"embed": 0}, fill, "ones").key(),
+        Permuted(model, ORDER, {"embed": 0}, fill, "twos").key(),
+        Permuted(model, ORDER.flip(0), {"embed": 0}, fill, "ones").key(),
+    ]
+    assert None not in keys
+    assert len(set(keys)) == 4
+    assert Permuted(model, ORDER, {"embed": 0}, fill, "ones").key() == keys[1]

@@ -137,6 +137,22 @@ def test_what_is_saved_loads(place):
     assert all(torch.equal(tensor.bfloat16(), loaded[name]) for name, tensor in built.state_dict().items())
 
 
+def test_a_union_of_vocabularies_is_known_by_a_key_so_ranks_share_it(place):
+    models = [{"model": name, "parameters": {"weight": 0.5}} for name in ("a", "wide")]
+    recipe = {"merge_method": "linear", "base_model": "a", "models": models, "tokenizer_source": "union"}
+    (result, pool), (again, _) = merged(place, recipe), merged(place, recipe)
+    assert result.key() is not None
+    assert result.key() == again.key()
+    token = {"tokenizer": {"source": "union", "tokens": {"<x0>": {"source": "wide", "force": True}}}}
+    other, _ = merged(place, {key: value for key, value in recipe.items() if key != "tokenizer_source"} | token)
+    assert other.key() not in (None, result.key())
+    pool.save(result, place / "one", shard_bytes=50_000)
+    for rank in range(2):
+        pool.save(again, place / "two", shard_bytes=50_000, rank=rank, world=2)
+    one, two = ({file.name: file.read_bytes() for file in (place / name).iterdir()} for name in ("one", "two"))
+    assert one == two
+
+
 def test_ids_of_special_tokens_follow_the_tokenizer(place):
     folder = place / "moved"
     write_tokenizer(write_model(folder, "b"), ["<x0>"], 128)

@@ -109,6 +109,22 @@ def test_saving_evaluates_what_was_written(tmp_path: Path) -> None:
         run(tmp_path / "out", f"save={tmp_path / 'merged'}")
 
 
+def test_a_model_per_task_is_saved_compactly_and_evaluated_from_there(tmp_path: Path) -> None:
+    words = ("limit=20", "program.experts=none")
+    report = run(tmp_path / "out", "method=emr", f"save={tmp_path / 'tasks'}", *words)
+    memory = run(tmp_path / "mem", "method=emr", *words)
+    assert report.table == memory.table
+    again = run(tmp_path / "again", "method=saved_tasks", f"method.path={tmp_path / 'tasks'}", *words)
+    assert again.table == report.table
+    names = sorted(path.name for path in (tmp_path / "tasks").iterdir())
+    assert names == sorted(
+        [*(f"task-{view}.safetensors" for view in VIEWS), "recipe.yml", "shared.safetensors", "tasks.json"]
+    )
+    assert (tmp_path / "tasks" / "task-rot90.safetensors").stat().st_size < checkpoint_path("rot90").stat().st_size / 8
+    made = run(tmp_path / "made", "method=recipe", f"method.path={tmp_path / 'tasks' / 'recipe.yml'}", *words)
+    assert made.table == report.table
+
+
 @pytest.mark.parametrize(("experts", "models"), [("none", 2), ("all", 10)])
 def test_which_experts_are_evaluated(tmp_path: Path, experts: str, models: int) -> None:
     report = run(tmp_path, f"program.experts={experts}", "fast_dev_run=true")

@@ -124,3 +124,23 @@ def test_an_error_on_one_rank_ends_all_of_them_with_one_message(folder: Path, re
     report = json.loads((folder / "broken" / "report.json").read_text())
     assert report["status"] == "failed"
     assert "items 11" in report["error"]
+
+
+@pytest.mark.parametrize("method", ["dare", "knots_ties"])
+def test_ranks_save_what_one_process_saves(tmp_path: Path, repo_root: Path, method: str) -> None:
+    words = (f"method={method}", "taskpool=dummy", "program.base=false", "program.experts=none", "seed=3")
+    shards = "program.shard_bytes=100000"
+    for name, fabric in (("one", "cpu"), ("two", "cpu2")):
+        done = command(tmp_path, repo_root, *words, shards, f"fabric={fabric}", f"save={name}", f"output=run_{name}")
+        assert done.returncode == 0, done.stderr
+    one, two = ({file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("one", "two"))
+    assert one == two
+    assert len([name for name in one if name.endswith(".safetensors")]) > 2
+
+
+def test_what_cannot_be_identified_is_saved_by_one_rank(folder: Path, repo_root: Path) -> None:
+    words = ("modelpool=nets", "taskpool=dummy", "fabric=cpu2", "save=saved", "output=saving")
+    done = command(folder, repo_root, *words)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "saved" / "recipe.yml").is_file()
+    assert (folder / "saved" / "model.safetensors").is_file()
