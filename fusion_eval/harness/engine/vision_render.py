@@ -1,0 +1,99 @@
+"""A conversation as the text that a model was taught to expect, with a slot in the place of each picture."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fusion_eval.errors import ConfigError, Fault
+from fusion_eval.harness.media import Conversation, Media
+
+logger = logging.getLogger(__name__)
+Message = dict[str, Any]
+_SIDES = {"system": "SYSTEM: ", "user": "USER: ", "assistant": "ASSISTANT: "}
+
+
+def messages_of(conversation: Conversation) -> list[Message]:
+    """Turns in the shape that chat templates take; pictures stand as parts without content."""
+    return [
+        {
+            "role": turn.role,
+            "content": [
+                {"type": part.kind} if isinstance(part, Media) else {"type": "text", "text": part}
+                for part in turn.parts
+            ],
+        }
+        for turn in conversation.turns
+    ]
+
+
+class Renderer:
+    """Renders conversations with a processor.
+
+    Args:
+        processor: of the model.
+        name: of the model, for messages.
+        options: further keywords of the chat template.
+    """
+
+    def __init__(self, processor: Any, name: str, options: Mapping[str, Any] | None = None) -> None:
+        self.processor = processor
+        self.name = name
+        self.options = dict(options or {})
+        tokenizer = getattr(processor, "tokenizer", processor)
+        self._template = getattr(processor, "chat_template", None)
+        self._text_template = None if self._template else getattr(tokenizer, "chat_template", None)
+        self._tokenizer = tokenizer
+        if not self._template and not self._text_template:
+            logger.warning("%s has no chat template; prompts are written as USER: ... ASSISTANT:", name)
+
+    def render(self, conversation: Conversation, add_generation_prompt: bool | None = None) -> str:
+        """The text; a conversation that ends with the assistant's turn is left open there.
+
+        Raises:
+            ConfigError: media of a kind that the processor does not take.
+        """
+        self._check(conversation)
+        messages = messages_of(conversation)
+        ask = messages[-1]["role"] != "assistant" if add_generation_prompt is None else add_generation_prompt
+        if self._template:
+            return self._rendered(self.processor, messages, ask)
+        flat = [{"role": m["role"], "content": self._flat(m["content"])} for m in messages]
+        if self._text_template:
+            return self._rendered(self._tokenizer, flat, ask)
+        text = "\n".join(_SIDES.get(m["role"], "") + m["content"] for m in flat)
+        return f"{text}\nASSISTANT:" if ask else text
+
+    def _rendered(self, owner: Any, messages: list[Message], ask: bool) -> str:
+        import jinja2
+
+        options = {
+            "tokenize": False, "add_generation_prompt": ask,
+            "continue_final_message": not ask and messages[-1]["role"] == "assistant", **self.options,
+        }  # fmt: skip
+        try:
+            return str(owner.apply_chat_template(messages, **options))
+        except jinja2.TemplateError:
+            rest = [message for message in messages if message["role"] != "system"]
+            if len(rest) == len(messages):
+                raise
+            logger.warning("the chat template of %s refuses a system message; it is left out", self.name)
+            return str(owner.apply_chat_template(rest, **options))
+
+    def _flat(self, content: list[dict[str, str]]) -> str:
+        """Parts as one string, a slot on a line of its own for each picture."""
+        return "".join(part["text"] if part["type"] == "text" else f"{self._slot(part['type'])}\n" for part in content)
+
+    def _slot(self, kind: str) -> str:
+        return str(getattr(self.processor, f"{kind}_token", None) or f"<{kind}>")
+
+    def _check(self, conversation: Conversation) -> None:
+        takes = {"image": "image_processor", "video": "video_processor", "audio": "feature_extractor"}
+        for kind in dict.fromkeys(medium.kind for medium in conversation.media):
+            part = getattr(self.processor, takes[kind], None)
+            if part is None and not (kind == "audio" and getattr(self.processor, "audio_processor", None)):
+                raise ConfigError(
+                    Fault(f"model '{self.name}'", f"{type(self.processor).__name__} takes no {kind}",
+                          f"a model whose processor takes {kind}", "Leave out the task, or choose another model.")
+                )  # fmt: skip
