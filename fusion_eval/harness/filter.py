@@ -122,13 +122,16 @@ class MajorityVote(Filter):
         return [[Counter(repeats).most_common(1)[0][0]] for repeats in resps]
 
 
-class _Strip(EachFilter):
+class Strip(EachFilter):
+    """White space at both ends left out."""
+
     def one(self, response: Any) -> Any:
+        """The stripped response."""
         return response.strip()
 
 
-register_filter("remove_whitespace")(_Strip)
-register_filter("strip_whitespace")(_Strip)
+register_filter("remove_whitespace")(Strip)
+register_filter("strip_whitespace")(Strip)
 
 
 @register_filter("lowercase")

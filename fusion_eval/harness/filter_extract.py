@@ -65,7 +65,8 @@ class RegexFilter(Filter):
 
 
 @functools.cache
-def _punctuation() -> dict[int, None]:
+def punctuation() -> dict[int, None]:
+    """Every mark of punctuation, for `str.translate`."""
     return dict.fromkeys(i for i in range(sys.maxunicode) if unicodedata.category(chr(i)).startswith("P"))
 
 
@@ -131,7 +132,7 @@ class MultiChoiceRegexFilter(RegexFilter):
         for pattern in self.regexes_to_ignore or ():
             text = re.sub(pattern, "", text)
         text = text.lower() if self.ignore_case else text
-        return text.translate(_punctuation()) if self.ignore_punctuation else text
+        return text.translate(punctuation()) if self.ignore_punctuation else text
 
 
 @register_filter("regex_pos")

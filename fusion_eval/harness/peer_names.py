@@ -7,6 +7,7 @@ import importlib.machinery
 import importlib.util
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,10 @@ from types import ModuleType
 from typing import Any
 
 PEER = "lm_eval"
-_TASKS = f"{PEER}.tasks"
+Supply = Mapping[str, Callable[[], Mapping[str, Any]]]
+"""Modules that are supplied: name -> what gives its contents when it is imported."""
+
+_LOCK = threading.RLock()
 
 
 @contextmanager
@@ -24,74 +28,110 @@ def peer_names(roots: Iterable[Path] = ()) -> Iterator[None]:
     Args:
         roots: folders the user named; `lm_eval.tasks.x.y` is looked for below them.
     """
-    finder = _Finder(_task_folders(roots))
-    before = {name: module for name, module in sys.modules.items() if _served(name)}
-    for name in before:
-        del sys.modules[name]
-    sys.meta_path.insert(0, finder)
+    with serving(NameFinder(PEER, roots, MODULES, OTHERS, ("evaluate",))):
+        yield
+
+
+@contextmanager
+def serving(finder: NameFinder) -> Iterator[None]:
+    """Inside, imports ask the finder first; what it serves hides installed packages until the end."""
+    with _LOCK:
+        before = {name: module for name, module in sys.modules.items() if finder.serves(name)}
+        for name in before:
+            del sys.modules[name]
+        sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
-        for name in [n for n in sys.modules if _served(n)]:
-            del sys.modules[name]
-        sys.modules.update(before)
+        with _LOCK:
+            sys.meta_path.remove(finder)
+            for name in [n for n, module in sys.modules.items() if finder.serves(n) or _made_by(finder, module)]:
+                del sys.modules[name]
+            sys.modules.update(before)
 
 
-def _served(name: str) -> bool:
-    return name == PEER or name.startswith(f"{PEER}.") or name.partition(".")[0] == "evaluate"
+def _made_by(finder: NameFinder, module: ModuleType) -> bool:
+    return getattr(getattr(module, "__spec__", None), "loader", None) is finder
 
 
-def _task_folders(roots: Iterable[Path]) -> list[Path]:
-    """The roots, and the task tree around each that lies in one."""
+def task_folders(roots: Iterable[Path], package: str = PEER) -> list[Path]:
+    """The roots, and the task tree `<package>/tasks` around each that lies in one."""
     found: dict[Path, None] = {}
     for root in roots:
         root = root.expanduser().resolve()
         for folder in (root, *root.parents):
-            if folder.parts[-2:] == (PEER, "tasks"):
+            if folder.parts[-2:] == (package, "tasks"):
                 found[folder] = None
         found[root] = None
     return list(found)
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Serves the modules of `MODULES`, and Python files below the task folders."""
+class NameFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Serves modules of a package that tasks import: Python files of the task folders, and what this package supplies.
+
+    Args:
+        package: the name that tasks import from.
+        roots: folders whose files are `<package>.tasks.x.y`.
+        modules: modules of the package that are supplied; a file of a task folder goes before them.
+        others: modules of other packages, supplied where the installed package does not have them.
+        hidden: those of the others that are supplied even where they are installed.
+    """
 
     serves_peer_names = True
 
-    def __init__(self, folders: Sequence[Path]) -> None:
-        self.folders = folders
+    def __init__(
+        self, package: str, roots: Iterable[Path], modules: Supply, others: Supply, hidden: Sequence[str] = ()
+    ) -> None:
+        self.package, self.tasks = package, f"{package}.tasks"
+        self.folders = task_folders(roots, package)
+        self.modules, self.others, self.hidden = modules, others, tuple(hidden)
+
+    def serves(self, name: str) -> bool:
+        """Whether a module of this name is this finder's alone."""
+        return name.partition(".")[0] in (self.package, *self.hidden)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname in OTHERS:
+        """The module's place: a task folder, or this package."""
+        if fullname in self.others:
             return self._other(fullname, path)
-        if fullname in MODULES or fullname == _TASKS:
+        if fullname.startswith(f"{self.tasks}.") and (found := self._in_folders(fullname)):
+            return found
+        if fullname in self.modules or fullname == self.tasks:
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-        if not fullname.startswith(f"{_TASKS}."):
-            return None
+        return None
+
+    def _in_folders(self, fullname: str) -> importlib.machinery.ModuleSpec | None:
         parts = fullname.split(".")[2:]
         for folder in self.folders:
-            place = folder.joinpath(*parts)
-            if place.with_suffix(".py").is_file():
-                return importlib.util.spec_from_file_location(fullname, place.with_suffix(".py"))
-            if place.is_dir():
-                return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+            own = [parts[1:]] if parts[0] == folder.name else []  # the user named the task's own folder
+            for tail in (parts, *own):
+                place = folder.joinpath(*tail)
+                if not tail:
+                    return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+                if (file := place.with_name(f"{place.name}.py")).is_file():
+                    return importlib.util.spec_from_file_location(fullname, file)
+                if (start := place / "__init__.py").is_file():
+                    return importlib.util.spec_from_file_location(fullname, start, submodule_search_locations=[])
+                if place.is_dir():
+                    return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         return None
 
     def _other(self, fullname: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
-        """Modules of other packages: the installed one where it still exists, except for `evaluate`."""
-        if fullname != "evaluate" and path and importlib.machinery.PathFinder.find_spec(fullname, path):
+        """Modules of other packages: the installed one where it still exists, except for those that are hidden."""
+        if fullname not in self.hidden and importlib.machinery.PathFinder.find_spec(fullname, path):
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        """An ordinary module."""
         return None
 
     def exec_module(self, module: ModuleType) -> None:
+        """Fill the module with what is supplied."""
         module.__path__ = []
-        supply = MODULES.get(module.__name__) or OTHERS.get(module.__name__)
+        supply = self.modules.get(module.__name__) or self.others.get(module.__name__)
         if supply is not None:
             vars(module).update(supply())
 

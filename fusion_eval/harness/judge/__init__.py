@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from fusion_eval.harness.judge.active import current_judge, judged, judging
 from fusion_eval.harness.judge.base import Judge, JudgeError, Messages
 from fusion_eval.harness.judge.settings import JudgeSettings, get_judge
 
-__all__ = ["Judge", "JudgeError", "JudgeSettings", "Messages", "get_judge"]
+__all__ = ["Judge", "JudgeError", "JudgeSettings", "Messages", "current_judge", "get_judge", "judged", "judging"]

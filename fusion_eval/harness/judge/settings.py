@@ -2,27 +2,133 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
 
-from fusion_eval.harness.judge.base import Judge, JudgeError, Messages
+from fusion_eval.errors import ConfigError, Fault, did_you_mean, listed
+from fusion_eval.harness.judge.asked import AskedJudge
+from fusion_eval.harness.judge.backends import Backend, dummy, function_of, local_model, nobody, server
+from fusion_eval.harness.judge.base import Judge
+from fusion_eval.harness.judge.cache import AnswerCache
+
+KINDS: Final = ("none", "server", "local", "dummy")
+MODES: Final = ("ask", "replay", "refresh")
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeSettings:
-    """Which judge is asked; see `get_judge`."""
+    """Which judge is asked, and how.
 
-    kind: str = "none"
+    Args:
+        kind: none, server, local or dummy; found from the other keys where it is left out.
+        url: of an OpenAI-compatible server, up to and including the version.
+        model: asked in place of the model that a task names; of a local judge the folder or name of its weights.
+        key_name: environment variable that holds the server's key.
+        function: of a local judge, `package.module:function` of (messages, options) to a text.
+        answer: of a dummy.
+        cache: file of recorded answers, one JSON object a line; None keeps none.
+        mode: ask (recorded answers first), replay (recorded answers only, nothing is contacted), refresh (ask anew).
+        options: laid over those that a task asks with, such as {temperature: 0.0}.
+        concurrency, rate, retries, timeout: see `fusion_eval.harness.engine.http.Server`.
+    """
+
+    kind: str | None = None
+    url: str | None = None
+    model: str | None = None
+    key_name: str = "OPENAI_API_KEY"
+    function: str | None = None
+    answer: str | None = None
+    cache: str | None = None
+    mode: str = "ask"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    concurrency: int = 8
+    rate: float | None = None
+    retries: int = 5
+    timeout: float = 120.0
+
+    def resolved_kind(self) -> str:
+        """The kind, found from the keys that are set where none is given."""
+        if self.kind is not None:
+            return self.kind
+        found = {"server": self.url, "local": self.function, "dummy": self.answer}
+        return next((kind for kind, value in found.items() if value is not None), "none")
 
 
-class _NoJudge(Judge):
-    name = "none"
+def get_judge(settings: Mapping[str, Any] | JudgeSettings | Judge | Callable[..., str] | None = None) -> Judge:
+    """The judge that settings describe; nothing is imported or contacted, and no key is needed, before it is asked.
 
-    def ask(self, messages: Messages, **options: Any) -> str:
-        raise JudgeError("no judge is configured")
+    Args:
+        settings: keys of `JudgeSettings`, a judge, a function of (messages, options) to a text, or None for nobody.
+
+    Raises:
+        ConfigError: unknown keys, or keys that do not fit together; all at once.
+    """
+    if isinstance(settings, Judge):
+        return settings
+    if callable(settings):
+        return AskedJudge("local", lambda messages, options: str(settings(messages, options)))
+    chosen = settings if isinstance(settings, JudgeSettings) else judge_settings(settings or {})
+    if faults := faults_of(chosen):
+        raise ConfigError(*faults)
+    cache = AnswerCache(Path(chosen.cache).expanduser()) if chosen.cache is not None else None
+    name = chosen.model or chosen.resolved_kind()
+    return AskedJudge(
+        name, backend_of(chosen), model=chosen.model, options=chosen.options, cache=cache, mode=chosen.mode,
+        concurrency=chosen.concurrency,
+    )  # fmt: skip
 
 
-def get_judge(settings: Mapping[str, Any] | None = None) -> Judge:
-    """The judge that settings describe; nothing is contacted before it is asked."""
-    return _NoJudge()
+def judge_settings(values: Mapping[str, Any]) -> JudgeSettings:
+    """Typed settings.
+
+    Raises:
+        ConfigError: keys that are not there, with the nearest ones.
+    """
+    known = [item.name for item in dataclasses.fields(JudgeSettings)]
+    unknown = [str(key) for key in values if key not in known]
+    if unknown:
+        raise ConfigError(
+            *(Fault(f"judge.{key}", "no such key", f"one of {listed(known, 20)}", did_you_mean(key, known))
+              for key in unknown)
+        )  # fmt: skip
+    return JudgeSettings(**values)
+
+
+def faults_of(settings: JudgeSettings) -> list[Fault]:
+    """What is wrong with settings, found before anybody is asked."""
+    kind, faults = settings.resolved_kind(), []
+    for key, value, choices in (("kind", kind, KINDS), ("mode", settings.mode, MODES)):
+        if value not in choices:
+            faults.append(Fault(f"judge.{key}", repr(value), f"one of {', '.join(choices)}"))
+    if kind == "server" and settings.url is None:
+        faults.append(Fault("judge.url", "not set", "the address of an OpenAI-compatible server"))
+    if kind == "local" and settings.function is None and settings.model is None:
+        faults.append(Fault("judge.model", "not set", "the folder of a local model, or judge.function"))
+    if kind == "dummy" and not settings.answer:
+        faults.append(Fault("judge.answer", repr(settings.answer), "the text that a dummy always answers"))
+    if settings.mode != "ask" and settings.cache is None:
+        faults.append(Fault("judge.cache", "not set", f"the file of recorded answers, for mode={settings.mode}"))
+    if settings.mode == "replay" and settings.cache is not None and not Path(settings.cache).expanduser().is_file():
+        faults.append(Fault("judge.cache", f"{settings.cache} does not exist", "a file of recorded answers"))
+    least = {"concurrency": 1, "retries": 0}
+    faults += [
+        Fault(f"judge.{key}", repr(getattr(settings, key)), f"at least {low}")
+        for key, low in least.items()
+        if getattr(settings, key) < low
+    ]
+    return faults
+
+
+def backend_of(settings: JudgeSettings) -> Backend:
+    """What answers."""
+    kind = settings.resolved_kind()
+    if kind == "server":
+        return server(settings)
+    if kind == "dummy":
+        return dummy(str(settings.answer))
+    if kind == "local":
+        return function_of(settings.function) if settings.function else local_model(str(settings.model))
+    return nobody
