@@ -28,12 +28,17 @@ def stderr(function: agg.Aggregation, items: Sequence[Any], seed: int = 0) -> fl
     """The standard error of `function(items)`, or None where there is none to be had.
 
     Args:
-        function: an aggregation of `fusion_eval.harness.aggregation`; any other gives None.
+        function: an aggregation of `fusion_eval.harness.aggregation`, or one with a function `stderr` of its own, which
+            takes the values; any other gives None.
         items: the values of all documents.
         seed: of the bootstrap.
     """
     if len(items) < 2:
         return None
+    own = getattr(function, "stderr", None)
+    if callable(own):
+        error = own(items)
+        return None if error is None else float(error)
     if function in (agg.mean, agg.nanmean):
         return _mean_stderr(np.asarray(items, dtype=float))
     if function is agg.brier_score:
