@@ -19,10 +19,10 @@ from fusion_eval.harness.yaml_file import FunctionRef, Peer, YamlReader, include
 logger = logging.getLogger(__name__)
 
 Kind = Literal["task", "class", "group", "tag"]
-_FORMAT = 4
+_FORMAT = 5
 _IGNORED = frozenset({"__pycache__", ".ipynb_checkpoints", ".git"})
-_HEAD_KEYS = ("task", "group", "class", "tag", "include", "dataset_path")
-_MARKS = frozenset({"class", "dataset_path"})
+_SHOWN = ("dataset_path", "dataset_name", "output_type")
+_HEAD_KEYS = ("task", "group", "class", "tag", "include", *_SHOWN)
 _NAMES = "|".join(_HEAD_KEYS)
 _HEAD = re.compile(rf'^(?:"({_NAMES})"|({_NAMES}))[ \t]*:(.*)$', re.M)
 _PLAIN = re.compile(r"^[A-Za-z_./][\w./+\-]*$")
@@ -41,6 +41,7 @@ class Entry:
         path: its file; None for a tag, and for a group that only its tasks name.
         members: tasks of a tag, sorted; tasks that join a group by naming it in their own files.
         root: the folder whose index it comes from; None for a single file.
+        about: what the files say under `dataset_path`, `dataset_name` and `output_type`.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Entry:
     path: Path | None = None
     members: tuple[str, ...] = ()
     root: Path | None = None
+    about: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -162,7 +164,7 @@ def _name_by_file(index: Index, heads: _Heads, root: Path) -> None:
             index.anonymous.remove(path)
             continue
         if is_whole(values):
-            index.entries[name] = Entry(name, "task", path, (), root)
+            index.entries[name] = Entry(name, "task", path, (), root, _about(heads.merged(str(path), ())))
             index.anonymous.remove(path)
 
 
@@ -185,10 +187,14 @@ def _register(index: Index, tags: dict[str, set[str]], head: dict[str, Any], pat
         kept = index.entries[name].path or path
         index.clashes.append((name, kept, path))
         return
-    index.entries[name] = Entry(name, kind, path, (), root)
+    index.entries[name] = Entry(name, kind, path, (), root, _about(head) if kind != "group" else {})
     if kind != "group":
         for tag in _as_list(head.get("tag")):
             tags.setdefault(tag, set()).add(name)
+
+
+def _about(head: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(head[key]) for key in _SHOWN if key in head}
 
 
 class _Heads:
@@ -240,7 +246,7 @@ class _Heads:
 
 
 def read_head(path: Path) -> dict[str, Any]:
-    """The keys `task`, `group`, `class`, `tag` and `include` of one file, marks of others, or `error`."""
+    """The keys `task`, `group`, `class`, `tag`, `include` and those shown of one file, or `error`."""
     try:
         text = path.read_text(encoding="utf-8-sig")
         return scan_head(text) or _parsed_head(text, path)
@@ -255,8 +261,11 @@ def scan_head(text: str) -> dict[str, Any] | None:
     head: dict[str, Any] = {}
     for match in _HEAD.finditer(text):
         key, rest = match.group(1) or match.group(2), match.group(3)
-        if key in _MARKS:
+        if key == "class":
             head[key] = True
+            continue
+        if key in _SHOWN:
+            head[key] = _scalar(rest) or re.split(r"\s#", rest)[0].strip().strip("\"'")
             continue
         value: Any = _scalar(rest)
         if value is None and not rest.split("#")[0].strip():
@@ -295,7 +304,9 @@ def _parsed_head(text: str, path: Path) -> dict[str, Any]:
         value = values.get(key)
         if value is None:
             continue
-        if key in _MARKS or isinstance(value, FunctionRef) or (key == "task" and not isinstance(value, str)):
+        if key in _SHOWN:
+            head[key] = str(value)
+        elif key == "class" or isinstance(value, FunctionRef) or (key == "task" and not isinstance(value, str)):
             head[key] = True
         else:
             head[key] = value
