@@ -36,6 +36,7 @@ CASES = {
     "letters, five shots": ("short", CHOICES + FIRST + "num_fewshot: 5\n" + LETTERS),
     "choices, short": ("short", CHOICES + "doc_to_text: '{{q}}?'\ndoc_to_choice: choices\n"),
     "whole texts": ("long", BASE + "output_type: loglikelihood_rolling\n" + TEXTS),
+    "whole texts of one length": ("even", BASE + "output_type: loglikelihood_rolling\n" + TEXTS),
     "writing, fixed shots": ("short", WRITING + FIRST + "num_fewshot: 8\n"),
     "writing, random shots": ("short", WRITING + "num_fewshot: 4\n"),
 }
@@ -45,8 +46,8 @@ def words(r: random.Random, count: int) -> str:
     return " ".join(r.choice(WORDS) for _ in range(count))
 
 
-def _document(r: random.Random, number: int, most: int) -> dict[str, Any]:
-    length = r.randint(60, most) if most else 0
+def _document(r: random.Random, number: int, lengths: tuple[int, int]) -> dict[str, Any]:
+    length = r.randint(*lengths)
     choices = [words(r, 6) for _ in range(3)]
     return {"passage": words(r, length), "q": words(r, 24), "choices": choices, "gold": number % 3}
 
@@ -57,9 +58,9 @@ def prepare(folder: Path, docs: int, width: int) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     r = random.Random(0)
-    for kind, most in (("long", 460), ("short", 0)):
+    for kind, lengths in (("long", (60, 460)), ("even", (300, 300)), ("short", (0, 0))):
         for split, count in (("train", 12), ("test", docs)):
-            rows = [_document(r, i, most) for i in range(count)]
+            rows = [_document(r, i, lengths) for i in range(count)]
             text = "".join(json.dumps(row) + "\n" for row in rows)
             (folder / f"{kind}_{split}.jsonl").write_text(text)
     (folder / "tasks").mkdir()
@@ -139,13 +140,13 @@ def main() -> None:
     parser.add_argument("--batches", default="8,32")
     options = parser.parse_args()
     with_peer = importlib.util.find_spec("lm_eval") is not None
-    print(f"{'case':24} {'ours s':>8} {'tokens':>8} {'MB':>6} {'peer s':>8} {'MB':>6} {'ratio':>6}")
+    print(f"{'case':26} {'ours s':>8} {'tokens':>8} {'MB':>6} {'peer s':>8} {'MB':>6} {'ratio':>6}")
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         prepare(folder, options.docs, options.width)
         for case, name in enumerate(CASES):
             mine = run("ours", folder, case)
-            line = f"{name:24} {mine['seconds']:8.2f} {mine['tokens']:8.0f} {mine['megabytes']:6.0f}"
+            line = f"{name:26} {mine['seconds']:8.2f} {mine['tokens']:8.0f} {mine['megabytes']:6.0f}"
             if with_peer:
                 found = [run("peer", folder, case, int(batch)) for batch in options.batches.split(",")]
                 best = min(found, key=lambda row: row["seconds"])

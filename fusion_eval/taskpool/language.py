@@ -22,6 +22,7 @@ from fusion_eval.harness.outcome import Outcome
 from fusion_eval.harness.scheduler import Ranks
 from fusion_eval.harness.validate import check_spec
 from fusion_eval.report.values import ModelResult, TaskResult
+from fusion_eval.taskpool.language_backend import backend_faults, opened
 from fusion_eval.taskpool.language_code import code_execution
 from fusion_eval.taskpool.language_model import EngineMaker
 from fusion_eval.taskpool.language_report import task_results
@@ -49,6 +50,8 @@ class LanguageModelTaskPool(TypedTaskPool):
         pass_tokens: tokens of one forward pass when scoring; null for a value that suits the device.
         tokenizer: folder or name; null for the model's own.
         model_options: max_length, add_bos_token, prefix_token_id, think_end_token, chat_template_args.
+        engine: "transformers", or "vllm", for which each model is written to a temporary folder.
+        engine_options: keywords of `vllm.LLM`.
         server: an OpenAI-compatible server {url, model, chat, concurrency, rate, ...}, asked in place of the model.
         log_samples: write every prompt, response and score beside the report, in the peer's layout.
         predict_only: responses without scores.
@@ -80,6 +83,8 @@ class LanguageModelTaskPool(TypedTaskPool):
         pass_tokens: int | None = None,
         tokenizer: Any = None,
         model_options: Mapping[str, Any] | None = None,
+        engine: str = "transformers",
+        engine_options: Mapping[str, Any] | None = None,
         server: Mapping[str, Any] | None = None,
         log_samples: bool = False,
         predict_only: bool = False,
@@ -106,6 +111,7 @@ class LanguageModelTaskPool(TypedTaskPool):
         }  # fmt: skip
         self._maker = EngineMaker(tokenizer, batch_size, pass_tokens, _plain(model_options or {}), compat)
         self._maker.server = None if server is None else _plain(server)
+        self._maker.backend, self._maker.backend_options = engine, _plain(engine_options or {})
         self._log_samples, self._answers, self._show_members = log_samples or predict_only, answers, show_members
         self._metadata = _plain(metadata or {})
         self.progress = progress
@@ -148,9 +154,10 @@ class LanguageModelTaskPool(TypedTaskPool):
             selection = self.suite.selection
             read = self.suite.reader
             specs = [plan.spec for plan in selection.tasks.values()]
-            return [f for spec in specs if spec.source is not None for f in check_spec(spec, read(spec.source))]
+            own = [f for spec in specs if spec.source is not None for f in check_spec(spec, read(spec.source))]
+            return [*backend_faults(self._maker), *own]
         except FusionEvalError as error:
-            return list(error.faults)
+            return [*backend_faults(self._maker), *error.faults]
 
     def setup(self) -> None:
         """Open every task's data, once."""
@@ -199,8 +206,9 @@ class LanguageModelTaskPool(TypedTaskPool):
     def _outcome(self, model: nn.Module, name: str, names: list[str] | None) -> Outcome:
         devices = self.devices
         pool = getattr(self._program, "modelpool", None)
-        engine = self._maker.engine(devices.place(model), name, pool)
-        with code_execution(bool(self._options["confirm_run_unsafe_code"])):
+        placed = devices.place(model) if self._maker.backend == "transformers" else model
+        allowed = bool(self._options["confirm_run_unsafe_code"])
+        with opened(self._maker, placed, name, pool) as engine, code_execution(allowed):
             outcome = evaluate(
                 self.suite, engine, chat=self._chat, store=self._store(),
                 ranks=Ranks(devices.rank, devices.world, lambda item: _everywhere(devices, item)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +15,23 @@ from fusion_eval.harness.engine.encoder import Encoder, model_length
 from fusion_eval.harness.engine.protocol import LanguageModel
 from fusion_eval.harness.engine.transformers_model import TransformersModel
 
+BACKENDS = ("transformers", "vllm")
+
 
 @dataclass(slots=True)
 class EngineMaker:
     """Makes engines, and keeps the encodings of models that share a tokenizer.
 
     Args:
-        tokenizer: a folder, a hub name or an object; None to find the one of the model.
+        tokenizer: a folder, a hub name or an object (for models that see, the processor); None to find the model's own.
         batch_size: prompts generated together, or "auto".
         pass_tokens: tokens of one forward pass when scoring; None for a value that suits the device.
-        options: `max_length`, `add_bos_token`, `prefix_token_id`, `think_end_token`, `chat_template_args`.
+        options: `max_length`, `add_bos_token`, `prefix_token_id`, `think_end_token`, `chat_template_args`; for models
+            that see also the fields of `fusion_eval.harness.engine.vision.VisionOptions`.
         compat: repeat the peer's known mistakes.
         server: keywords of `fusion_eval.harness.engine.http.Server`; its model is asked, whatever model is at hand.
+        backend: "transformers" or "vllm".
+        backend_options: keywords of `vllm.LLM`.
     """
 
     tokenizer: Any = None
@@ -35,32 +40,26 @@ class EngineMaker:
     options: Mapping[str, Any] = field(default_factory=dict)
     compat: bool = False
     server: Mapping[str, Any] | None = None
+    backend: str = "transformers"
+    backend_options: Mapping[str, Any] = field(default_factory=dict)
     _encoders: dict[str, Encoder] = field(default_factory=dict)
 
-    def engine(self, model: nn.Module, name: str, pool: Any = None) -> LanguageModel:
+    def engine(self, model: nn.Module, name: str, pool: Any = None, visual: bool = False) -> LanguageModel:
         """The engine of a model.
 
         Args:
             model: a Hugging Face language model.
             name: for reports.
             pool: the model pool, whose reference folder may hold the tokenizer.
+            visual: whether prompts hold pictures.
         """
         if self.server is not None:
             return self._served()
-        config: Any = getattr(model, "config", None)
-        if config is None or not hasattr(model, "forward"):
-            found = f"model '{name}' is a {type(model).__name__}"
-            raise ConfigError(
-                Fault("modelpool", found, "a language model of transformers", "Set auto_class=AutoModelForCausalLM.")
-            )
-        tokenizer = self._tokenizer(model, name, pool)
-        limit = self.options.get("max_length") or model_length(config, tokenizer)
-        encoder = Encoder(
-            tokenizer, limit, add_bos_token=self.options.get("add_bos_token"),
-            prefix_token_id=self.options.get("prefix_token_id"), causal=not config.is_encoder_decoder,
-            compat=self.compat,
-        )  # fmt: skip
-        encoder = self._encoders.setdefault(encoder.key, encoder)
+        config = checked_config(model, name)
+        if visual:
+            return self._visual(model, name, pool)
+        tokenizer = self.tokenizer_of(model, name, pool)
+        encoder = self._encoder(config, tokenizer)
         kind: Any = TransformersModel
         if config.is_encoder_decoder:
             from fusion_eval.harness.engine.seq2seq import Seq2SeqModel
@@ -73,34 +72,109 @@ class EngineMaker:
         )  # fmt: skip
         return engine
 
+    def _encoder(self, config: Any, tokenizer: Any) -> Encoder:
+        """Rules for token ids, shared by models whose tokenizers are equal."""
+        limit = self.options.get("max_length") or model_length(config, tokenizer)
+        encoder = Encoder(
+            tokenizer, limit, add_bos_token=self.options.get("add_bos_token"),
+            prefix_token_id=self.options.get("prefix_token_id"), causal=not config.is_encoder_decoder,
+            compat=self.compat,
+        )  # fmt: skip
+        return self._encoders.setdefault(encoder.key, encoder)
+
+    def _visual(self, model: nn.Module, name: str, pool: Any) -> LanguageModel:
+        from fusion_eval.harness.engine.vision import VisionLanguageModel, VisionOptions
+
+        config: Any = model.config
+        if config.is_encoder_decoder:
+            raise ConfigError(
+                Fault("modelpool", f"model '{name}' is a {type(model).__name__}, an encoder with a decoder",
+                      "a decoder with a vision tower", "Set auto_class=AutoModelForImageTextToText.")
+            )  # fmt: skip
+        processor = self._processor(model, name, pool)
+        known = {field.name for field in fields(VisionOptions)} - {"scorer"}
+        given = {key: value for key, value in self.options.items() if key in known and value is not None}
+        return VisionLanguageModel(
+            model, processor, name=name, batch_size=self.batch_size,
+            encoder=self._encoder(config, processor.tokenizer), think_end=self.options.get("think_end_token"),
+            chat_options=self.options.get("chat_template_args"),
+            options=VisionOptions(**given, scorer=ScorerOptions(self.pass_tokens)),
+        )  # fmt: skip
+
     def _served(self) -> LanguageModel:
         from fusion_eval.harness.engine.http import HttpModel, Server
 
         assert self.server is not None
         encoder = None
         if self.tokenizer is not None:
-            tokenizer = self._tokenizer(nn.Identity(), str(self.server.get("model")), None)
+            tokenizer = self.tokenizer_of(nn.Identity(), str(self.server.get("model")), None)
             limit = self.options.get("max_length") or model_length(None, tokenizer)
             encoder = Encoder(tokenizer, limit, compat=self.compat)
         return HttpModel(Server(**self.server), encoder, think_end=self.options.get("think_end_token"))
 
-    def _tokenizer(self, model: nn.Module, name: str, pool: Any) -> Any:
+    def tokenizer_of(self, model: nn.Module, name: str, pool: Any) -> Any:
+        """The tokenizer that was given, or the model's own.
+
+        Raises:
+            ConfigError: there is none.
+        """
         from transformers import AutoTokenizer
 
+        return self._found(AutoTokenizer, "tokenizer", model, name, pool)
+
+    def _processor(self, model: nn.Module, name: str, pool: Any) -> Any:
+        from transformers import AutoProcessor
+
+        processor = self._found(AutoProcessor, "processor", model, name, pool)
+        if getattr(processor, "image_processor", None) is None or getattr(processor, "tokenizer", None) is None:
+            raise ConfigError(
+                Fault("taskpool.tokenizer", f"model '{name}' comes with a {type(processor).__name__}",
+                      "a processor of pictures and text (AutoProcessor)", "Use a model that sees, or set it.")
+            )  # fmt: skip
+        return processor
+
+    def _found(self, auto: Any, what: str, model: nn.Module, name: str, pool: Any) -> Any:
+        """The tokenizer or processor that was given, or the one in the folder of the model or of its pool."""
         if self.tokenizer is not None and not isinstance(self.tokenizer, (str, Path)):
             return self.tokenizer
         places = [self.tokenizer] if self.tokenizer else [*_folders_of(model), *_folders_of_pool(pool)]
         tried = []
         for place in places:
             try:
-                return AutoTokenizer.from_pretrained(str(place))
+                return auto.from_pretrained(str(place))
             except (OSError, ValueError) as error:
                 tried.append(f"{place} ({str(error).splitlines()[0][:80]})")
         where = "; ".join(tried) or "no folder is known"
         raise ConfigError(
-            Fault("taskpool.tokenizer", f"model '{name}' has no tokenizer: {where}", "a folder with a tokenizer",
+            Fault("taskpool.tokenizer", f"model '{name}' has no {what}: {where}", f"a folder with a {what}",
                   "Set taskpool.tokenizer.")
         )  # fmt: skip
+
+
+def _checked(model: nn.Module, name: str) -> Any:
+    """The configuration of a model of transformers."""
+    config: Any = getattr(model, "config", None)
+    if config is None or not hasattr(model, "forward"):
+        found = f"model '{name}' is a {type(model).__name__}"
+        raise ConfigError(
+            Fault("modelpool", found, "a language model of transformers", "Set auto_class=AutoModelForCausalLM.")
+        )
+    return config
+
+
+def checked_config(model: nn.Module, name: str) -> Any:
+    """The configuration of a model of transformers.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    config: Any = getattr(model, "config", None)
+    if config is None or not hasattr(model, "forward"):
+        found = f"model '{name}' is a {type(model).__name__}"
+        raise ConfigError(
+            Fault("modelpool", found, "a language model of transformers", "Set auto_class=AutoModelForCausalLM.")
+        )
+    return config
 
 
 def _folders_of(model: nn.Module) -> list[str]:

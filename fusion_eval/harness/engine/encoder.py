@@ -68,15 +68,15 @@ class Encoder:
     def _pair(self, context: str, continuation: str) -> tuple[Tokens, Tokens, str]:
         if not context:
             alone = self.encode([continuation], special=False)[0]
-            if alone[:1] == (self._prefix_id(),):
+            if alone[:1] == (self.prefix_id,):
                 return alone[:1], alone[1:], ""
-            return (self._prefix_id(),), alone, ""
+            return (self.prefix_id,), alone, ""
         before = self.encode([context])[0]
         if self.causal:
             after = self.encode([context + continuation])[0][len(before) :]
         else:
             after = self.encode([continuation], special=False)[0]
-        before = before or (self._prefix_id(),)
+        before = before or (self.prefix_id,)
         if not after and continuation:
             return before, self.encode([continuation], special=False)[0], MERGED
         return before, after, ""
@@ -96,13 +96,28 @@ class Encoder:
             pieces.append(Pair(before, part, LONG))
         return pieces
 
+    def room(self, new_tokens: int) -> int:
+        """Tokens of a prompt that fit beside `new_tokens`.
+
+        Raises:
+            EvaluationError: none do.
+        """
+        if new_tokens >= self.max_length:
+            raise EvaluationError(
+                Fault("max_gen_toks", str(new_tokens), f"less than {self.max_length}, which the model takes",
+                      "Lower it with gen_kwargs.max_gen_toks.")
+            )  # fmt: skip
+        return self.max_length - new_tokens
+
     def texts(self, texts: Sequence[str]) -> list[list[Pair]]:
         """Windows of each text; every token is predicted once, none is left out."""
         special = None if self.compat else False
         rows = self.encode(list(texts), special)
-        return [[Pair(*window) for window in rolling_windows(row, self._prefix_id(), self.max_length)] for row in rows]
+        return [[Pair(*window) for window in rolling_windows(row, self.prefix_id, self.max_length)] for row in rows]
 
-    def _prefix_id(self) -> int:
+    @property
+    def prefix_id(self) -> int:
+        """The token before a text that has nothing before it."""
         if self.prefix is None:
             raise EvaluationError(
                 Fault("tokenizer", "has neither BOS nor EOS, which an empty context needs", do="Set prefix_token_id.")

@@ -74,6 +74,22 @@ def cut(text: str, stops: Sequence[str]) -> str:
     return text
 
 
+def safe_stops(stops: Sequence[str]) -> list[str]:
+    """The stop strings at which a server may end a text: those that no stop string before them can undo.
+
+    One that begins before the end of another, and ends after it, would decide if the text went on.
+    """
+    named = [stop for stop in stops if stop]
+    return [
+        stop for order, stop in enumerate(named) if not any(_may_decide(earlier, stop) for earlier in named[:order])
+    ]
+
+
+def _may_decide(earlier: str, stop: str) -> bool:
+    lengths = range(1, min(len(earlier), len(stop) + 1))
+    return stop in earlier[1:] or any(stop.endswith(earlier[:length]) for length in lengths)
+
+
 def is_final(text: str, stops: Sequence[str]) -> bool:
     """Whether no continuation of the text can change what `cut` leaves of it.
 

@@ -10,15 +10,17 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from fusion_eval.errors import EvaluationError, Fault
 from fusion_eval.harness.engine.encoder import EMPTY, Encoder
-from fusion_eval.harness.engine.generation import cut, frozen, normalise, thawed, without_thoughts
+from fusion_eval.harness.engine.generation import cut, frozen, normalise, safe_stops, thawed, without_thoughts
 from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
+from fusion_eval.harness.engine.text_model import text_only
+from fusion_eval.harness.media import Asked
 
 logger = logging.getLogger(__name__)
 _RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
@@ -59,7 +61,7 @@ class Server:
             EvaluationError: refused, or no answer after all tries.
         """
         data = json.dumps({"model": self.model, **self.options, **body}).encode()
-        said = ""
+        said, do = "", "Answers so far are kept; start the server and run again."
         for attempt in range(self.retries + 1):
             if attempt:
                 time.sleep(min(30.0, 0.25 * 2**attempt))
@@ -70,14 +72,14 @@ class Server:
             except urllib.error.HTTPError as error:
                 said = f"{error.code} {error.reason}: {error.read()[:300].decode(errors='replace')}"
                 if error.code not in _RETRIED:
+                    do = _advice(error.code, body)
                     break
             except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError) as error:
                 said = f"{type(error).__name__}: {error}"
             logger.warning("%s%s: %s", self.url, path, said)
         raise EvaluationError(
-            Fault(f"{self.url}{path}", f"no usable answer ({said})", "a running OpenAI-compatible server",
-                  "Answers so far are kept; start the server and run again.")
-        )  # fmt: skip
+            Fault(f"{self.url}{path}", f"no usable answer ({said})", "a running OpenAI-compatible server", do)
+        )
 
     def _request(self, path: str, data: bytes) -> urllib.request.Request:
         headers = {"Content-Type": "application/json"}
@@ -94,6 +96,17 @@ class Server:
             start = max(now, self._next)
             self._next = start + 1.0 / self.rate
         time.sleep(max(0.0, start - now))
+
+
+def _advice(code: int, body: Mapping[str, Any]) -> str:
+    """What to do about a refused request."""
+    if code in (401, 403):
+        return "Set the environment variable that server.key_name names."
+    if code == 404:
+        return "Look at server.url, which ends with the version (/v1), and at server.model."
+    if isinstance(body.get("prompt"), list):
+        return "Leave tokenizer out where the server takes no token ids."
+    return "Look at the server's own words, and at server.options and gen_kwargs."
 
 
 class HttpModel:
@@ -124,11 +137,12 @@ class HttpModel:
         parts = [self._identity, self.encoder.key if self.encoder else "", str(self.server.chat)]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[list[Pair]]:
+    def encode_pairs(self, pairs: Sequence[tuple[Asked, str]]) -> list[list[Pair]]:
         """See `LikelihoodScorer`."""
+        texts = [(text_only(context, self.name), continuation) for context, continuation in pairs]
         if self.encoder is not None:
-            return self.encoder.pairs(pairs)
-        return [[Pair(context, continuation, "" if continuation else EMPTY)] for context, continuation in pairs]
+            return self.encoder.pairs(texts)
+        return [[Pair(context, continuation, "" if continuation else EMPTY)] for context, continuation in texts]
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[Pair]]:
         """See `LikelihoodScorer`; without a tokenizer a text is one window."""
@@ -168,9 +182,9 @@ class HttpModel:
             )  # fmt: skip
         return _own_part(found, piece)
 
-    def encode_prompts(self, prompts: Sequence[tuple[str, dict[str, Any], int]]) -> list[Prompt]:
+    def encode_prompts(self, prompts: Sequence[tuple[Asked, dict[str, Any], int]]) -> list[Prompt]:
         """See `Generator`."""
-        made = [(text, normalise(settings), seed) for text, settings, seed in prompts]
+        made = [(text_only(asked, self.name), normalise(settings), seed) for asked, settings, seed in prompts]
         return [Prompt(text, None, frozen(s), seed if s.sampled else None) for text, s, seed in made]
 
     def plan_prompts(self, prompts: Sequence[Prompt]) -> list[Work]:
@@ -191,7 +205,7 @@ class HttpModel:
             **settings.other, "max_tokens": settings.max_tokens, "temperature": 0.0, **settings.options,
         }  # fmt: skip
         if stops and self.think_end is None:
-            body["stop"] = stops[:4]  # the protocol's limit; the rest is cut here
+            body["stop"] = safe_stops(stops)[:4]  # the protocol's limit; the rest is cut here
         if prompt.seed is not None:
             body["seed"] = prompt.seed
         if self.server.chat:

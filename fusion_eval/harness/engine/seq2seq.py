@@ -10,15 +10,17 @@ import torch
 
 from fusion_eval.harness.engine.causal import ScorerOptions
 from fusion_eval.harness.engine.encoder import Encoder, model_length
-from fusion_eval.harness.engine.generation import Settings, cut, frozen, normalise, thawed, without_thoughts
+from fusion_eval.harness.engine.generation import Settings, cut, thawed, without_thoughts
+from fusion_eval.harness.engine.linear import FastLinears
 from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
+from fusion_eval.harness.engine.text_model import TextModel
 from fusion_eval.harness.engine.transformers_model import weights_digest
 from fusion_eval.harness.engine.tree import check_finite, out_of_memory
 
 _BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
 
 
-class Seq2SeqModel:
+class Seq2SeqModel(TextModel):
     """An encoder-decoder model; arguments as of `TransformersModel`."""
 
     def __init__(
@@ -26,13 +28,10 @@ class Seq2SeqModel:
         max_length: int | None = None, encoder: Encoder | None = None, options: ScorerOptions | None = None,
         think_end: str | None = None, chat_options: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        self.model = model.eval()
-        self.tokenizer = tokenizer
-        self.name = name
         self.max_length = max_length or (encoder.max_length if encoder else model_length(model.config, tokenizer))
-        self.encoder = encoder or Encoder(tokenizer, self.max_length, causal=False)
-        self.work: dict[str, float] = {}
-        self.think_end = think_end
+        super().__init__(encoder or Encoder(tokenizer, self.max_length, causal=False), name, think_end, chat_options)
+        self.model = model.eval()
+        self._fast = FastLinears(model)
         self.device = next(model.parameters()).device
         budget = options.pass_tokens if options is not None else None
         self.batch_tokens = budget or _BATCH_TOKENS.get(self.device.type, _BATCH_TOKENS["cuda"])
@@ -46,13 +45,9 @@ class Seq2SeqModel:
             self._fingerprint = weights_digest(self.model, self.encoder.key)
         return self._fingerprint
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[list[Pair]]:
-        """See `LikelihoodScorer`."""
-        return self.encoder.pairs(pairs)
-
-    def encode_texts(self, texts: Sequence[str]) -> list[list[Pair]]:
-        """See `LikelihoodScorer`: windows go to the decoder, what precedes them to the encoder."""
-        return self.encoder.texts(texts)
+    def room(self, settings: Settings) -> int:
+        """See `TextModel`: what is written takes no room from the prompt."""
+        return self.max_length
 
     def plan_scores(self, pieces: Sequence[Pair]) -> list[Work]:
         """Batches of contexts of similar length, each with all its continuations."""
@@ -85,7 +80,7 @@ class Seq2SeqModel:
         """
         if work.payload is None:
             return [Score(0.0, True, 0) for _ in work.positions]
-        with torch.inference_mode():
+        with torch.inference_mode(), self._fast():
             return self._score(work.payload)
 
     def _score(self, batch: list[tuple[Any, list[Any]]]) -> list[Score]:
@@ -114,7 +109,7 @@ class Seq2SeqModel:
         targets = [target for _, own in batch for target in own]
         start = self.model.config.decoder_start_token_id
         decoder, _ = self._padded([(start, *target[:-1]) for target in targets])
-        self._count(inputs.numel() + decoder.numel())
+        self.count(inputs.numel() + decoder.numel())
         output = self.model(
             encoder_outputs=encoded, attention_mask=mask.repeat_interleave(counts, dim=0), decoder_input_ids=decoder,
             use_cache=False,
@@ -127,21 +122,6 @@ class Seq2SeqModel:
         for i, row in enumerate(rows):
             tokens[i, : len(row)], mask[i, : len(row)] = row, 1
         return torch.from_numpy(tokens).to(self.device), torch.from_numpy(mask).to(self.device)
-
-    def _count(self, tokens: int) -> None:
-        self.work["tokens_forwarded"] = self.work.get("tokens_forwarded", 0) + tokens
-        self.work["forward_passes"] = self.work.get("forward_passes", 0) + 1
-
-    def encode_prompts(self, prompts: Sequence[tuple[str, dict[str, Any], int]]) -> list[Prompt]:
-        """See `Generator`."""
-        rows = self.encoder.encode([text for text, _, _ in prompts])
-        made = []
-        for (text, given, seed), row in zip(prompts, rows, strict=True):
-            settings = normalise(given)
-            kept = row[-self.max_length :]
-            mark = "context truncated" if len(row) > len(kept) else ""
-            made.append(Prompt(text, kept, frozen(settings), seed if settings.sampled else None, mark))
-        return made
 
     def plan_prompts(self, prompts: Sequence[Prompt]) -> list[Work]:
         """Batches of greedy prompts with equal settings and similar lengths; sampled ones run alone."""
@@ -164,25 +144,17 @@ class Seq2SeqModel:
         inputs, mask = self._padded([prompt.tokens or () for prompt in prompts])
         keywords = {**settings.other, **settings.options, "do_sample": settings.sampled}
         keywords.pop("max_length", None)
-        with torch.inference_mode(), torch.random.fork_rng(enabled=prompts[0].seed is not None):
+        seeded = prompts[0].seed is not None
+        with torch.inference_mode(), self._fast(), torch.random.fork_rng(enabled=seeded):
             if prompts[0].seed is not None:
                 torch.manual_seed(prompts[0].seed)
             output = self.model.generate(
                 input_ids=inputs, attention_mask=mask, max_new_tokens=settings.max_tokens, **keywords
             )
-        self._count(inputs.numel() + output.numel())
+        self.count(inputs.numel() + output.numel())
         return [self._text(row.tolist(), settings) for row in output]
 
     def _text(self, tokens: list[int], settings: Settings) -> str:
         text = self.tokenizer.decode(tokens, skip_special_tokens=True)
         stops = [*settings.until, self.tokenizer.eos_token or ""]
         return cut(without_thoughts(text, self.think_end), stops)
-
-    def apply_chat_template(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """A conversation as one prompt."""
-        return str(
-            self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-            )
-        )  # fmt: skip

@@ -5,28 +5,26 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from fusion_eval.errors import EvaluationError, Fault
 from fusion_eval.harness.engine.causal import CausalScorer, ScorerOptions
 from fusion_eval.harness.engine.decode import Decoder
-from fusion_eval.harness.engine.encoder import TRUNCATED, Encoder, model_length
-from fusion_eval.harness.engine.generation import Settings, frozen, normalise, thawed
+from fusion_eval.harness.engine.encoder import Encoder, model_length
+from fusion_eval.harness.engine.generation import Settings, thawed
 from fusion_eval.harness.engine.linear import FastLinears
 from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
+from fusion_eval.harness.engine.text_model import TextModel
 from fusion_eval.harness.engine.trie import common_length
 
-logger = logging.getLogger(__name__)
 _CLUSTER = 64
 _GENERATE_TOKENS = {"cpu": 8192, "cuda": 65536}
 
 
-class TransformersModel:
+class TransformersModel(TextModel):
     """A causal language model behind the engine protocol.
 
     Args:
@@ -46,14 +44,10 @@ class TransformersModel:
         max_length: int | None = None, encoder: Encoder | None = None, options: ScorerOptions | None = None,
         think_end: str | None = None, chat_options: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        self.model = model.eval()
-        self.tokenizer = tokenizer
-        self.name = name
-        self.batch_size = batch_size
         self.max_length = max_length or (encoder.max_length if encoder else model_length(model.config, tokenizer))
-        self.encoder = encoder or Encoder(tokenizer, self.max_length)
-        self.work: dict[str, float] = {}
-        self.chat_options = dict(chat_options or {})
+        super().__init__(encoder or Encoder(tokenizer, self.max_length), name, think_end, chat_options)
+        self.model = model.eval()
+        self.batch_size = batch_size
         self.scorer = CausalScorer(model, self.max_length, options or ScorerOptions(), self.work)
         self.decoder = Decoder(self.scorer, tokenizer, think_end)
         self._fast = FastLinears(model)
@@ -66,13 +60,9 @@ class TransformersModel:
             self._fingerprint = weights_digest(self.model, self.encoder.key)
         return self._fingerprint
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[list[Pair]]:
-        """See `LikelihoodScorer`."""
-        return self.encoder.pairs(pairs)
-
-    def encode_texts(self, texts: Sequence[str]) -> list[list[Pair]]:
-        """See `LikelihoodScorer`."""
-        return self.encoder.texts(texts)
+    def room(self, settings: Settings) -> int:
+        """See `TextModel`."""
+        return self.encoder.room(settings.max_tokens)
 
     def plan_scores(self, pieces: Sequence[Pair]) -> list[Work]:
         """See `LikelihoodScorer`."""
@@ -82,25 +72,6 @@ class TransformersModel:
         """See `LikelihoodScorer`."""
         with self._fast():
             return self.scorer.score(work)
-
-    def encode_prompts(self, prompts: Sequence[tuple[str, dict[str, Any], int]]) -> list[Prompt]:
-        """See `Generator`."""
-        rows = self.encoder.encode([text for text, _, _ in prompts])
-        return [
-            self._prompt(text, row, normalise(settings), seed)
-            for (text, settings, seed), row in zip(prompts, rows, strict=True)
-        ]
-
-    def _prompt(self, text: str, tokens: tuple[int, ...], settings: Settings, seed: int) -> Prompt:
-        room = self.max_length - settings.max_tokens
-        if room <= 0:
-            raise EvaluationError(
-                Fault("max_gen_toks", str(settings.max_tokens), f"less than {self.max_length}, which the model takes",
-                      "Lower it with gen_kwargs.max_gen_toks.")
-            )  # fmt: skip
-        kept = tokens[-room:] or (self.encoder._prefix_id(),)
-        mark = TRUNCATED if len(tokens) > room else ""
-        return Prompt(text, kept, frozen(settings), seed if settings.sampled else None, mark)
 
     def plan_prompts(self, prompts: Sequence[Prompt]) -> list[Work]:
         """Batches of prompts with equal settings; those that begin alike, and then those of one length, together."""
@@ -153,25 +124,6 @@ class TransformersModel:
             )  # fmt: skip
         new = output[0, tokens.shape[1] :].tolist()
         return self.decoder.finish(new, settings)
-
-    def apply_chat_template(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """A conversation as one prompt; once more without the system message where the template refuses it."""
-        import jinja2
-
-        options = {
-            "tokenize": False, "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": not add_generation_prompt, **self.chat_options,
-        }  # fmt: skip
-        if not getattr(self.tokenizer, "chat_template", None):
-            raise EvaluationError(
-                Fault("apply_chat_template", f"the tokenizer of {self.name} has no chat template", do="Leave it out.")
-            )
-        try:
-            return str(self.tokenizer.apply_chat_template(list(messages), **options))
-        except jinja2.TemplateError:
-            logger.warning("the chat template of %s refuses a system message; it is left out", self.name)
-            rest = [message for message in messages if message["role"] != "system"]
-            return str(self.tokenizer.apply_chat_template(rest, **options))
 
 
 def _ordered(prompts: Sequence[Prompt], positions: list[int]) -> list[int]:

@@ -4,54 +4,58 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fusion_eval.errors import missing_dependency
+from fusion_eval.errors import ConfigError, EvaluationError, Fault, MissingDependencyError
 from fusion_eval.harness.engine.encoder import Encoder, model_length
-from fusion_eval.harness.engine.generation import cut, frozen, normalise, thawed, without_thoughts
+from fusion_eval.harness.engine.generation import Settings, cut, safe_stops, thawed, without_thoughts
 from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
+from fusion_eval.harness.engine.text_model import TextModel
 
 _UNIT = 512
+_SPARE = 2  # one token before the first that is scored, and one that vLLM insists on writing
 
 
-class VllmModel:
+class VllmModel(TextModel):
     """A model folder served by vLLM inside this process.
 
     Args:
         path: folder or hub name.
-        compat: keep the peer's doubled BOS in whole texts.
+        name: for reports; the path by default.
+        encode: keywords of `Encoder` (`add_bos_token`, `prefix_token_id`, `max_length`, `compat`).
         think_end: text that ends the model's thoughts.
+        chat_options: further keywords of the chat template.
         identity: tells weights apart in the store of answers; the path by default.
         options: keywords of `vllm.LLM`.
+
+    Raises:
+        MissingDependencyError: vLLM is not installed.
     """
 
     def __init__(
-        self, path: str, *, compat: bool = False, think_end: str | None = None, identity: str = "", **options: Any
-    ) -> None:
+        self, path: str, *, name: str = "", encode: Mapping[str, Any] | None = None, think_end: str | None = None,
+        chat_options: Mapping[str, Any] | None = None, identity: str = "", **options: Any,
+    ) -> None:  # fmt: skip
         try:
             import vllm
         except ImportError as error:
-            raise missing_dependency("vllm", "language", "the vLLM backend (pip install vllm)") from error
+            raise MissingDependencyError(
+                Fault("the vLLM engine", "the package 'vllm' is not installed", do="Run: pip install vllm")
+            ) from error
         self._vllm = vllm
-        self._llm = vllm.LLM(model=path, enable_prefix_caching=True, **options)
-        self.tokenizer = self._llm.get_tokenizer()
-        limit = model_length(self._llm.llm_engine.model_config.hf_config, self.tokenizer)
-        self.max_length = min(limit, self._llm.llm_engine.model_config.max_model_len) - 1
-        self.encoder = Encoder(self.tokenizer, self.max_length, compat=compat)
-        self.name = path
-        self.think_end = think_end
-        self.work: dict[str, float] = {}
+        self._llm = vllm.LLM(model=path, **{"enable_prefix_caching": True, **options})
+        tokenizer, config = self._llm.get_tokenizer(), self._llm.llm_engine.model_config
+        given = dict(encode or {})
+        limit = given.pop("max_length", None) or model_length(config.hf_config, tokenizer)
+        self.max_length = min(limit, config.max_model_len - _SPARE)
+        super().__init__(Encoder(tokenizer, self.max_length, **given), name or path, think_end, chat_options)
         digest = json.dumps([identity or path, self.encoder.key, str(options.get("dtype"))])
         self.fingerprint = hashlib.sha256(digest.encode()).hexdigest()[:32]
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[list[Pair]]:
-        """See `LikelihoodScorer`."""
-        return self.encoder.pairs(pairs)
-
-    def encode_texts(self, texts: Sequence[str]) -> list[list[Pair]]:
-        """See `LikelihoodScorer`."""
-        return self.encoder.texts(texts)
+    def room(self, settings: Settings) -> int:
+        """See `TextModel`."""
+        return self.encoder.room(settings.max_tokens)
 
     def plan_scores(self, pieces: Sequence[Pair]) -> list[Work]:
         """Units in the order of tokens, so that the engine's prefix cache is hit."""
@@ -68,22 +72,11 @@ class VllmModel:
         inputs = [[*piece.context, *piece.continuation][-limit:] for piece in pieces]
         settings = self._vllm.SamplingParams(temperature=0, prompt_logprobs=1, max_tokens=1, detokenize=False)
         outputs = self._llm.generate([{"prompt_token_ids": tokens} for tokens in inputs], settings, use_tqdm=False)
-        self.work["tokens_forwarded"] = self.work.get("tokens_forwarded", 0) + sum(map(len, inputs))
+        self.count(sum(map(len, inputs)))
         return [
             _score(out.prompt_logprobs, tokens, piece)
             for out, tokens, piece in zip(outputs, inputs, pieces, strict=True)
         ]
-
-    def encode_prompts(self, prompts: Sequence[tuple[str, dict[str, Any], int]]) -> list[Prompt]:
-        """See `Generator`."""
-        rows = self.encoder.encode([text for text, _, _ in prompts])
-        made = []
-        for (text, given, seed), row in zip(prompts, rows, strict=True):
-            settings = normalise(given)
-            kept = row[-(self.max_length - settings.max_tokens) :]
-            mark = "context truncated" if len(kept) < len(row) else ""
-            made.append(Prompt(text, kept, frozen(settings), seed if settings.sampled else None, mark))
-        return made
 
     def plan_prompts(self, prompts: Sequence[Prompt]) -> list[Work]:
         """Units in the order of tokens."""
@@ -94,30 +87,32 @@ class VllmModel:
     def generate(self, work: Work) -> list[str]:
         """See `Generator`."""
         prompts: list[Prompt] = work.payload
-        parameters, stops = [], []
-        for prompt in prompts:
-            settings = thawed(prompt.settings)
-            own = [stop for stop in settings.until if stop]
-            options = {"temperature": 0.0, **settings.options, **settings.other}
-            options["top_k"] = int(options.get("top_k", -1)) or -1
-            given = None if self.think_end else own
-            parameters.append(
-                self._vllm.SamplingParams(max_tokens=settings.max_tokens, stop=given, seed=prompt.seed, **options)
-            )
-            stops.append(own)
+        settings = [thawed(prompt.settings) for prompt in prompts]
+        parameters = [self._parameters(own, prompt) for own, prompt in zip(settings, prompts, strict=True)]
         inputs = [{"prompt_token_ids": list(prompt.tokens or ())} for prompt in prompts]
         outputs = self._llm.generate(inputs, parameters, use_tqdm=False)
         texts = [without_thoughts(output.outputs[0].text, self.think_end) for output in outputs]
-        return [cut(text, own) for text, own in zip(texts, stops, strict=True)]
+        return [cut(text, own.until) for text, own in zip(texts, settings, strict=True)]
 
-    def apply_chat_template(self, messages: Sequence[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """A conversation as one prompt."""
-        return str(
-            self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
+    def _parameters(self, settings: Settings, prompt: Prompt) -> Any:
+        options: dict[str, Any] = {"temperature": 0.0, **settings.options, **settings.other}
+        if "top_k" in options:
+            options["top_k"] = int(options["top_k"])
+        stops = safe_stops(settings.until) if self.think_end is None else []
+        try:
+            return self._vllm.SamplingParams(
+                max_tokens=settings.max_tokens, stop=stops or None, seed=prompt.seed, **options
             )
-        )  # fmt: skip
+        except TypeError as error:
+            found = f"{', '.join(settings.other)} is nothing that vLLM takes ({error})"
+            raise ConfigError(Fault("generation_kwargs", found, "keywords of vllm.SamplingParams")) from error
+
+    def close(self) -> None:
+        """Give the memory of the device back; the model answers no more."""
+        engine = getattr(self._llm.llm_engine, "engine_core", None)
+        if engine is not None:
+            engine.shutdown()
+        self._llm = None
 
 
 def _score(found: Any, tokens: list[int], piece: Pair) -> Score:
@@ -127,5 +122,7 @@ def _score(found: Any, tokens: list[int], piece: Pair) -> Score:
     own = range(len(tokens) - count, len(tokens))
     rows = [found[i] for i in own]
     values = [row[tokens[i]].logprob for i, row in zip(own, rows, strict=True)]
+    if not all(value == value for value in values):
+        raise EvaluationError(Fault("logits", "the model gives NaN", "numbers", "Look for NaN in the merged weights."))
     greedy = all(row[tokens[i]].rank == 1 for i, row in zip(own, rows, strict=True))
     return Score(float(sum(values)), greedy, count)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fusion_eval.harness.engine.generation import cut, frozen, is_final, normalise, thawed, without_thoughts
+from fusion_eval.harness.engine.generation import cut, frozen, is_final, normalise, safe_stops, thawed, without_thoughts
 
 TEXT = st.text("ab ", max_size=8)
 
@@ -44,3 +44,11 @@ def test_settings_are_normalised() -> None:
 def test_thoughts_are_dropped() -> None:
     assert without_thoughts("hm</think> yes</think>  so", "</think>") == "so"
     assert without_thoughts("plain", None) == "plain"
+
+
+def test_stops_that_others_may_undo_are_not_left_to_a_server() -> None:
+    assert safe_stops(["\n\n", "Question:", ""]) == ["\n\n", "Question:"]
+    assert safe_stops(["ab c", "b"]) == ["ab c"]
+    assert safe_stops(["b", "ab c"]) == ["b", "ab c"]
+    assert safe_stops(["</s>", "x</"]) == ["</s>"]
+    assert safe_stops(["aa", "a"]) == ["aa"]
