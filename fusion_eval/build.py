@@ -201,6 +201,17 @@ def _first_sentence(error: Exception) -> str:
     return " ".join(str(error).split()).partition(". ")[0]
 
 
+def option_node(group: str, name: str, **changes: Any) -> dict[str, Any]:
+    """The node of an option of a configuration group, with keywords added or replaced.
+
+    Raises:
+        ConfigError: there is no such option.
+    """
+    from fusion_eval.compose import option
+
+    return {**option(group, name), **changes}
+
+
 def build_option(group: str, name: str, **changes: Any) -> Any:
     """The object that an option of a configuration group describes, such as `build_option("method", "ties")`.
 
@@ -212,9 +223,7 @@ def build_option(group: str, name: str, **changes: Any) -> Any:
     Raises:
         ConfigError: there is no such option, or a keyword does not fit.
     """
-    from fusion_eval.compose import option
-
-    node = {**option(group, name), **changes}
+    node = option_node(group, name, **changes)
     faults = list(_faults(node, group))
     if faults:
         raise ConfigError(*faults)

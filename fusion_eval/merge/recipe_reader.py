@@ -75,12 +75,13 @@ def _own(source: Source, item: Item, text: str) -> RecipeFile:
     for key in ("method", "modelpool"):
         node = entries.get(key)
         if node is None:
-            source.fault(item, f"no '{key}'", "a mapping with _target_")
-        elif not isinstance(node.value, dict) or "_target_" not in node.value:
+            continue  # a recipe of models that were in memory names none
+        if not isinstance(node.value, dict) or "_target_" not in node.value:
             source.fault(node, f"{key} is {node.kind()}", "a mapping with _target_")
     seed = _seed(source, entries.get("seed"))
     source.raise_faults()
-    return RecipeFile(text, (), {key: entries[key].plain() for key in ("method", "modelpool")}, seed)
+    own: dict[str, Any] = {key: entries[key].plain() for key in ("method", "modelpool") if key in entries}
+    return RecipeFile(text, (), own, seed)
 
 
 def _seed(source: Source, item: Item | None) -> int | None:

@@ -107,7 +107,13 @@ class BaseModelPool(BaseYAMLSerializable):
         from fusion_eval.merge.sinks import save_checkpoint
 
         record = details.pop("record", None)
-        save_checkpoint(checkpoint, folder, **{"finish": None if record is None else record.write, **details})
+        sources = {name: self.checkpoint(name).source for name in self.names}
+
+        def finish(partial: Path) -> None:
+            if record is not None:
+                record.describe(partial, sources, checkpoint.source)
+
+        save_checkpoint(checkpoint, folder, **{"finish": finish, **details})
 
     def _opened(self) -> tuple[Checkpoint | None, dict[str, Checkpoint]]:
         base = None if self.base_name is None else self.checkpoint(self.base_name)

@@ -46,6 +46,9 @@ def recipe_pool(
         return RecipePool(path, auto_class, skeleton)
     from fusion_eval.build import build
 
+    if "modelpool" not in file.own:
+        found, do = "names no models: they were in memory", "Add a modelpool with the models whose hashes it lists."
+        raise ConfigError(Fault(path, found, "a recipe with 'modelpool'", do))
     pool = build(file.own["modelpool"], _key_="modelpool")
     if not isinstance(pool, BaseModelPool):
         raise ConfigError(Fault("modelpool", f"a {type(pool).__name__}", "a model pool"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,10 @@ COPIED: Final = (
 
 
 RECIPE: Final = "recipe.yml"
+CARD: Final = "README.md"
+_UNKNOWN: Final = "Nothing was measured of it when this was written.\n"
+_HUB_ID: Final = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_BEGIN, _END = "<!-- evaluation -->\n", "<!-- end of evaluation -->\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,11 @@ class MergeRecord:
         """Write the recipe into a folder."""
         if self.recipe is not None:
             (folder / RECIPE).write_text(self.recipe, encoding="utf-8")
+
+    def describe(self, folder: Path, sources: Mapping[str, str], merge: str) -> None:
+        """Write the recipe and a model card into a folder of weights that no library has a class for."""
+        (folder / CARD).write_text(model_card(sources, merge, self, library=None), encoding="utf-8")
+        self.write(folder)
 
 
 def write_description(
@@ -77,34 +87,54 @@ def write_description(
     config: Any = model.config
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
-    (folder / "README.md").write_text(model_card(sources, merge, record), encoding="utf-8")
+    (folder / CARD).write_text(model_card(sources, merge, record), encoding="utf-8")
     if record is not None:
         record.write(folder)
 
 
-def model_card(sources: Mapping[str, str], merge: str, record: MergeRecord | None = None) -> str:
+def model_card(
+    sources: Mapping[str, str], merge: str, record: MergeRecord | None = None, library: str | None = "transformers"
+) -> str:
     """The model card: which models were merged, by their hashes, how, and what makes the merge again."""
-    published = [path for path in dict.fromkeys(sources.values()) if not Path(path).expanduser().exists()]
+    published = [path for path in dict.fromkeys(sources.values()) if _is_hub_id(path)]
     parents = "base_model:\n" + "".join(f"- {path}\n" for path in published) if published else ""
+    loader = "" if library is None else f"library_name: {library}\n"
     inputs = {} if record is None else record.inputs
     rows = "\n".join(f"| {name} | {path} | {_hash(inputs.get(name))} |" for name, path in sources.items())
     how = "" if record is None else f", by {record.method}"
     return f"""---
-library_name: transformers
-tags:
+{loader}tags:
 - merge
 - fusion_eval
 {parents}---
 
 # A merged model
 
-This is {merge}, made with fusion_eval {__version__}{how}. Its accuracy is what the report beside the run says, and
-nothing is known of it otherwise.
+This is {merge}, made with fusion_eval {__version__}{how}.
 
 | role | model | sha256 of its weights |
 |---|---|---|
 {rows}
-{_recipe_section(record)}"""
+
+## Evaluation
+
+{_BEGIN}{_UNKNOWN}{_END}{_recipe_section(record)}"""
+
+
+def note_evaluation(folder: Path, text: str) -> None:
+    """Put what was measured into the model card of a folder, if it has one of ours."""
+    path = folder / CARD
+    card = path.read_text(encoding="utf-8") if path.is_file() else ""
+    before, begin, rest = card.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if begin and end:
+        fresh = path.with_name(f".{CARD}.part")
+        fresh.write_text(f"{before}{begin}{text.rstrip()}\n{end}{after}", encoding="utf-8")
+        fresh.replace(path)
+
+
+def _is_hub_id(path: str) -> bool:
+    return _HUB_ID.fullmatch(path) is not None and not Path(path).expanduser().exists()
 
 
 def _hash(entry: Mapping[str, Any] | None) -> str:

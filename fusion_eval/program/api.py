@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from fusion_eval.build import build_option
+from fusion_eval.build import build_option, option_node
 from fusion_eval.errors import ConfigError, Fault
 from fusion_eval.merge.checkpoint import Checkpoint
 from fusion_eval.method.base_method import Method
@@ -17,6 +17,7 @@ from fusion_eval.report.values import ModelResult
 from fusion_eval.taskpool.base_pool import BaseTaskPool
 
 if TYPE_CHECKING:
+    from fusion_eval.modelpool.saving import MergeRecord
     from fusion_eval.program.compare import compare as compare
 
 Model = nn.Module | Mapping[str, Tensor] | str | Path
@@ -38,7 +39,7 @@ def merge(
         base: the model that they were fine-tuned from, of the same kind, for the methods that need it.
         method: a method, or the name of one under `config/method`.
         seed: of methods that draw random numbers.
-        save: a folder in which the merged weights are written.
+        save: a folder in which the merged weights are written, with a model card and the recipe.
         **hyperparameters: the named method's.
 
     Returns:
@@ -54,6 +55,7 @@ def merge(
     if isinstance(method, Method) and hyperparameters:
         raise ConfigError(Fault("merge", f"both a method and {', '.join(hyperparameters)}", "one of them"))
     rule: Method = method if isinstance(method, Method) else build_option("method", method, **hyperparameters)
+    node = None if isinstance(method, Method) else option_node("method", method, **hyperparameters)
     faults = pool.faults() or rule.faults(pool)  # a method looks at a pool that is sound
     if faults:
         raise ConfigError(*faults)
@@ -63,7 +65,7 @@ def merge(
             raise ConfigError(Fault("save", f"{type(rule).__name__} does not give weights of one model", "unset"))
         from fusion_eval.merge.files import open_checkpoint
 
-        pool.save(merged, Path(save))
+        pool.save(merged, Path(save), record=_record(rule, node, pool, seed))
         merged = open_checkpoint(save)
     if isinstance(merged, Checkpoint) and isinstance(next(iter(named.values())), nn.Module):
         return pool.build(merged)
@@ -82,6 +84,21 @@ def evaluate(model: nn.Module, taskpool: str | BaseTaskPool, *, name: str = "mod
     pool = taskpool if isinstance(taskpool, BaseTaskPool) else build_option("taskpool", taskpool, **changes)
     found: ModelResult = pool.results(model, name)
     return found
+
+
+def _record(method: Method, node: Mapping[str, Any] | None, pool: BaseModelPool, seed: int) -> MergeRecord:
+    """How a merge is made: models on disk are named, models in memory are known by their hashes only."""
+    from fusion_eval.modelpool import CheckpointPool
+    from fusion_eval.modelpool.saving import MergeRecord
+    from fusion_eval.program.merge_recipe import method_node, own_recipe, plain
+
+    opened = {name: pool.checkpoint(name) for name in pool.names}
+    inputs = {name: {"source": each.source, "fingerprint": each.fingerprint()} for name, each in opened.items()}
+    settings: dict[str, Any] = {"method": method_node(method) if node is None else node}
+    if isinstance(pool, CheckpointPool):
+        settings["modelpool"] = plain(pool.config)
+    recipe = method.recipe(seed) or own_recipe(settings, seed, inputs)
+    return MergeRecord(type(method).__name__, recipe, inputs)
 
 
 def _pool_of(experts: Mapping[str, Model], base: Model | None) -> BaseModelPool:

@@ -18,6 +18,7 @@ from fusion_eval.modelpool.base_pool import BaseModelPool
 from fusion_eval.modelpool.saving import MergeRecord
 from fusion_eval.program.base_program import BaseProgram, Subject
 from fusion_eval.program.merged import TaskModels
+from fusion_eval.report.report import Report
 from fusion_eval.report.values import ModelResult
 from fusion_eval.taskpool.base_pool import BaseTaskPool
 
@@ -55,6 +56,17 @@ class FusionProgram(BaseProgram):
         self.shard_bytes = shard_bytes
         self.method, self.experts, self.base = method, experts, base
         self.save = None if save is None else Path(save)
+
+    def run(self) -> Report:
+        """Check, merge, save, evaluate and report; what was measured goes into the saved model's card too."""
+        report = super().run()
+        if self.save is not None and self.devices.is_zero and report.status == "complete":
+            from fusion_eval.modelpool.saving import note_evaluation
+            from fusion_eval.report.markdown import main_table
+
+            if table := main_table(report):
+                note_evaluation(self.save, table)
+        return report
 
     def faults(self) -> list[Fault]:
         """What the method lacks, an unknown choice of experts, a place for the merge that is taken."""
@@ -140,9 +152,10 @@ class FusionProgram(BaseProgram):
 
     def _saved_tasks(self, merged: TaskCheckpoints, folder: Path) -> TaskCheckpoints:
         """The tasks' models on disk: encoded once, evaluated from what was written."""
+        record, sources = self._record(), {name: found["source"] for name, found in self._inputs.items()}
         with self.timed("save"):
             if self.devices.is_zero:
-                merged.save(folder, self._record().write)
+                merged.save(folder, lambda partial: record.describe(partial, sources, "a model for each task"))
             self.devices.barrier()
         self.notes.append(f"the shared part and the tasks' own parts were saved in {folder}")
         return TaskCheckpoints.load(folder, merged.base)

@@ -22,6 +22,13 @@ def as_markdown(report: Report) -> str:
     return "\n".join([*parts, *_circumstances(report)]) + "\n"
 
 
+def main_table(report: Report) -> str:
+    """The main table with its title, for a model card; empty where nothing was measured."""
+    if not report.table:
+        return ""
+    return "\n".join([f"{title_of(report)}.", "", *_table(*columns_of(report))]) + "\n"
+
+
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     marks = ["---", *("---:" for _ in header[1:])]
     return [f"| {' | '.join(cells)} |" for cells in (header, marks, *rows)]

@@ -87,6 +87,7 @@ class TestCommandLine:
         assert open_checkpoint(place / "third").fingerprint() != first.fingerprint()
         card = (place / "first" / "README.md").read_text()
         assert "merge_method: dare_ties" in card
+        assert "Nothing was measured of it" in card
         assert RecipePool("recipe.yml").checkpoint("a").fingerprint()[:16] in card
 
     def test_our_own_methods_write_a_recipe_too(self, place, monkeypatch):

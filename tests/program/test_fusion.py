@@ -103,6 +103,12 @@ def test_saving_evaluates_what_was_written(tmp_path: Path) -> None:
     memory = run(tmp_path / "mem", "limit=20", "program.experts=none")
     assert report.table == memory.table
     assert report.partial
+    card = (tmp_path / "merged" / "README.md").read_text()
+    assert all(f"| {found['fingerprint'][:16]}" in card.replace("`", "") for found in report.inputs.values())
+    average = f"{100 * report.table[-1].merged.value:.1f}"
+    row = next(line for line in card.splitlines() if line.startswith("| average"))
+    assert average in row
+    assert "Nothing was measured" not in card
     saved = load_file(next((tmp_path / "merged").glob("*.safetensors")))
     assert set(saved) == set(load_file(checkpoint_path("base")))
     with pytest.raises(ConfigError, match=r"save: the folder .* is not empty"):
@@ -118,7 +124,7 @@ def test_a_model_per_task_is_saved_compactly_and_evaluated_from_there(tmp_path: 
     assert again.table == report.table
     names = sorted(path.name for path in (tmp_path / "tasks").iterdir())
     assert names == sorted(
-        [*(f"task-{view}.safetensors" for view in VIEWS), "recipe.yml", "shared.safetensors", "tasks.json"]
+        [*(f"task-{view}.safetensors" for view in VIEWS), "README.md", "recipe.yml", "shared.safetensors", "tasks.json"]
     )
     assert (tmp_path / "tasks" / "task-rot90.safetensors").stat().st_size < checkpoint_path("rot90").stat().st_size / 8
     made = run(tmp_path / "made", "method=recipe", f"method.path={tmp_path / 'tasks' / 'recipe.yml'}", *words)
