@@ -28,6 +28,7 @@ from fusion_eval.taskpool.language_model import EngineMaker
 from fusion_eval.taskpool.typed_pool import TypedTaskPool, model_info
 
 _DEV_DOCUMENTS = 4
+_PROMPTED = ("humanevalsynth", "humanevalfix", "humanevalexplain", "quixbugs", "python_bugs", "parity")
 
 
 class CodeTaskPool(TypedTaskPool):
@@ -40,7 +41,7 @@ class CodeTaskPool(TypedTaskPool):
         allow_code_execution: must be true for tasks that run programs.
         generation: `n_samples`, `temperature`, `top_p`, `top_k`, `max_new_tokens`, `max_length_generation`, `limit`,
             `limit_start`, `prefix`, `instruction_tokens`, `postprocess`.
-        prompt: prompt template of HumanEvalPack tasks.
+        prompt: prompt template of HumanEvalPack tasks, and of quixbugs, python_bugs and parity.
         descriptions: file with the generations of `humanevalexplaindescribe-*`, for `humanevalexplainsynthesize-*`.
         apply_chat_template: put prompts into the tokenizer's chat template.
         generation_only: write generations, score nothing.
@@ -105,7 +106,7 @@ class CodeTaskPool(TypedTaskPool):
     def _task_options(self, name: str) -> dict[str, Any]:
         """Further arguments of the tasks that take some."""
         found: dict[str, Any] = {}
-        if self._prompt is not None and name.startswith(("humanevalsynth", "humanevalfix", "humanevalexplain")):
+        if self._prompt is not None and name.startswith(_PROMPTED):
             found["prompt"] = self._prompt
         if self._descriptions is not None and name.startswith("humanevalexplainsynthesize"):
             found["descriptions"] = load_descriptions(Path(self._descriptions), name)

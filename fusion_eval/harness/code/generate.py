@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -146,21 +147,27 @@ def requests(
     found = []
     for place, doc in enumerate(window(task.get_dataset(), options.limit, options.limit_start), options.limit_start):
         text = as_text(task.get_prompt(doc), options, tokenizer, template)
-        settings = _settings(task, doc, options, _room(name, place, text, options, tokenizer))
+        settings = _settings(task, doc, options, _room(name, place, text, options, tokenizer, task))
         found.append(Request("generate_until", doc, (text, settings), 0, (name, place, options.n_samples)))
     return found
 
 
-def _room(name: str, place: int, text: str, options: Options, tokenizer: Any) -> int:
-    if options.max_length_generation is None:
+def _room(name: str, place: int, text: str, options: Options, tokenizer: Any, task: Task) -> int:
+    """New tokens for a prompt: what is left of the whole length, and in a repair a multiple of what is repaired."""
+    multiple = float(getattr(task, "max_length_multiplier", None) or 0)
+    if tokenizer is None or (options.max_length_generation is None and not multiple):
         return options.max_new_tokens
     used = len(tokenizer(text)["input_ids"])
-    room = options.max_length_generation - used
-    if room < 1:
+    rooms = [options.max_new_tokens]
+    if options.max_length_generation is not None:
+        rooms.append(options.max_length_generation - used)
+    if multiple:
+        rooms.append(max(1, math.ceil((multiple - 1) * used)))
+    if min(rooms) < 1:
         where, expected = f"task '{name}', problem {place}", f"fewer than {options.max_length_generation}"
         do = "Raise max_length_generation, or set max_new_tokens only."
         raise DataError(Fault(where, f"a prompt of {used} tokens", expected, do))
-    return min(options.max_new_tokens, room)
+    return min(rooms)
 
 
 def _settings(task: Task, doc: Any, options: Options, room: int) -> dict[str, Any]:

@@ -10,7 +10,23 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from fusion_eval.errors import ConfigError, Fault, did_you_mean, listed
-from fusion_eval.harness.code import contest, ds1000, explain, humaneval, humanevalpack, mbpp, multiple, pal, texts
+from fusion_eval.harness.code import (
+    code_to_text,
+    contest,
+    ds1000,
+    explain,
+    humaneval,
+    humanevalpack,
+    instruct,
+    mbpp,
+    mercury,
+    multiple,
+    pal,
+    repair,
+    robust,
+    student,
+    texts,
+)
 from fusion_eval.harness.code.compatibility import stand_ins
 from fusion_eval.harness.code.task import Task
 
@@ -31,10 +47,26 @@ def native_tasks() -> Mapping[str, Factory]:
         "apps": contest.Apps,
         "code_contests": contest.CodeContests,
         "santacoder_fim": texts.FillIn,
+        "starcoder_fim": texts.FillIn,
         "ds1000-all": ds1000.DS1000Task,
+        "instruct-humaneval": instruct.InstructHumanEval,
+        "instruct-humaneval-nocontext": functools.partial(instruct.InstructHumanEval, with_context=False),
+        "instruct_wizard_humaneval": instruct.WizardHumanEval,
+        "mercury": mercury.Mercury,
+        "studenteval": student.StudentEval,
+        "quixbugs": repair.QuixBugs,
+        "python_bugs": repair.PythonBugs,
+        "parity": repair.Parity,
+        "codexglue_code_to_text-python-left": functools.partial(code_to_text.CodeToText, signature_only=True),
     }
     found |= {f"apps-{level}": functools.partial(contest.Apps, level) for level in contest.LEVELS if level != "all"}
     found |= {name: functools.partial(texts.TextTask, name) for name in texts.BENCHMARKS}
+    for language in code_to_text.LANGUAGES:
+        found[f"codexglue_code_to_text-{language}"] = functools.partial(code_to_text.CodeToText, language)
+    for category in robust.CATEGORIES:
+        for seeds in range(1, 11):
+            name = f"perturbed-humaneval-{category}-num_seeds_{seeds}"
+            found[name] = functools.partial(robust.PerturbedHumanEval, category, seeds)
     for library in ("Numpy", "Pandas", "Scipy", "Matplotlib", "Sklearn", "Tensorflow", "Pytorch"):
         found[f"ds1000-{library.lower()}"] = functools.partial(ds1000.DS1000Task, library)
     for data, hard in (("gsm8k", False), ("gsmhard", True)):

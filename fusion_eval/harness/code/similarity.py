@@ -37,7 +37,7 @@ def evaluate_bleu(
     Papineni et al. 2002; with `smooth`, one is added to matches and totals (Lin and Och 2004).
     """
     _require(candidates, references)
-    tokenize = _tokenizer()
+    tokenize = tokenizer_13a()
     found = [tokenize(text) for text in candidates]
     wanted = [[tokenize(text) for text in row] for row in references]
     length, reference_length = sum(map(len, found)), sum(min(map(len, row)) for row in wanted)
@@ -53,19 +53,21 @@ def _precision(found: list[list[str]], wanted: list[list[list[str]]], order: int
     for tokens, rows in zip(found, wanted, strict=True):
         best: Counter[tuple[str, ...]] = Counter()
         for row in rows:
-            best |= _grams(row, order)
-        matches += (_grams(tokens, order) & best).total()
+            best |= grams(row, order)
+        matches += (grams(tokens, order) & best).total()
         total += max(0, len(tokens) - order + 1)
     if smooth:
         return (matches + 1.0) / (total + 1.0)
     return matches / total if total else 0.0
 
 
-def _grams(tokens: list[str], order: int) -> Counter[tuple[str, ...]]:
+def grams(tokens: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
+    """How often each run of `order` tokens occurs."""
     return Counter(tuple(tokens[i : i + order]) for i in range(len(tokens) - order + 1))
 
 
-def _tokenizer() -> Callable[[str], list[str]]:
+def tokenizer_13a() -> Callable[[str], list[str]]:
+    """Splits text as mteval-v13a does; raises MissingDependencyError without sacrebleu."""
     try:
         from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
     except ImportError:
