@@ -151,17 +151,6 @@ class EngineMaker:
         )  # fmt: skip
 
 
-def _checked(model: nn.Module, name: str) -> Any:
-    """The configuration of a model of transformers."""
-    config: Any = getattr(model, "config", None)
-    if config is None or not hasattr(model, "forward"):
-        found = f"model '{name}' is a {type(model).__name__}"
-        raise ConfigError(
-            Fault("modelpool", found, "a language model of transformers", "Set auto_class=AutoModelForCausalLM.")
-        )
-    return config
-
-
 def checked_config(model: nn.Module, name: str) -> Any:
     """The configuration of a model of transformers.
 
@@ -175,6 +164,14 @@ def checked_config(model: nn.Module, name: str) -> Any:
             Fault("modelpool", found, "a language model of transformers", "Set auto_class=AutoModelForCausalLM.")
         )
     return config
+
+
+def sees(model: Any) -> bool:
+    """Whether a model takes pictures besides text."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    return kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 
 def _folders_of(model: nn.Module) -> list[str]:

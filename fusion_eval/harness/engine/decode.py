@@ -23,14 +23,14 @@ class Hooks:
 
     Args:
         row: (position, prompt) -> its row.
-        prefill: rows -> keys, values and logits of their prompts.
+        prefill: (rows, new tokens at most) -> keys, values and logits of their prompts.
         settle: the next token of a row whose two best are nearly equal, computed in a way that depends on this row
             alone.
         tie: how near that is, as a part of the best logit.
     """
 
     row: Callable[[int, Prompt], Row]
-    prefill: Callable[[Sequence[Row]], State]
+    prefill: Callable[[Sequence[Row], int], State]
     settle: Callable[[Row], int]
     tie: float
 
@@ -124,7 +124,7 @@ class Decoder:
     def _prefill(self, rows: list[Row], new_tokens: int) -> State:
         """Keys and values of all prompts, left-padded, and the logits after each."""
         if self.hooks:
-            return self.hooks.prefill(rows)
+            return self.hooks.prefill(rows, new_tokens)
         if all(self.scorer.takes_tree(len(row.tokens)) for row in rows):
             return prefill_tree(self.scorer.runner, rows, new_tokens)
         width = max(len(row.tokens) for row in rows)

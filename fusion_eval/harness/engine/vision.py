@@ -17,6 +17,7 @@ from fusion_eval.harness.engine.causal import ScorerOptions
 from fusion_eval.harness.engine.decode import Decoder
 from fusion_eval.harness.engine.encoder import EMPTY, Encoder
 from fusion_eval.harness.engine.generation import frozen, normalise, thawed
+from fusion_eval.harness.engine.linear import FastLinears
 from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
 from fusion_eval.harness.engine.transformers_model import TransformersModel, weights_digest
 from fusion_eval.harness.engine.vision_inputs import InputMaker, Shown
@@ -100,6 +101,7 @@ class VisionLanguageModel:
             self.sight, lambda hooks: Decoder(self.text.scorer, tokenizer, think_end, hooks), self._shown,
             self.max_length, name,
         )  # fmt: skip
+        self._fast = FastLinears(model)
         auto = _BATCH["cpu" if passes.device.type == "cpu" else "cuda"]
         self.batch_size = batch_size if isinstance(batch_size, int) else auto
         self._rendered: dict[Key, str] = {}
@@ -207,8 +209,9 @@ class VisionLanguageModel:
         questions: dict[Key, list[Pair]] = {}
         for pair in work.payload.pieces:
             questions.setdefault((pair.context, pair.media), []).append(pair)
-        for pairs in questions.values():
-            found.update(zip(pairs, self._score(pairs), strict=True))
+        with self._fast():
+            for pairs in questions.values():
+                found.update(zip(pairs, self._score(pairs), strict=True))
         return [found[pair] for pair in work.payload.pieces]
 
     def _score(self, pairs: Sequence[Pair]) -> list[Score]:
@@ -257,13 +260,14 @@ class VisionLanguageModel:
             return self.text.generate(work)
         prompts: Sequence[Prompt] = work.payload.pieces
         settings = thawed(prompts[0].settings)
-        alone = [bool(settings.other) or self._runs_whole(prompt) for prompt in prompts]
-        batch = [prompt for prompt, by_itself in zip(prompts, alone, strict=True) if not by_itself]
-        written = iter(self.writer.write(batch, settings) if batch else [])
-        return [
-            self.writer.write_alone(prompt, settings, self.text.tokenizer) if by_itself else next(written)
-            for prompt, by_itself in zip(prompts, alone, strict=True)
-        ]
+        with self._fast():
+            alone = [bool(settings.other) or self._runs_whole(prompt) for prompt in prompts]
+            batch = [prompt for prompt, by_itself in zip(prompts, alone, strict=True) if not by_itself]
+            written = iter(self.writer.write(batch, settings) if batch else [])
+            return [
+                self.writer.write_alone(prompt, settings, self.text.tokenizer) if by_itself else next(written)
+                for prompt, by_itself in zip(prompts, alone, strict=True)
+            ]
 
     def _runs_whole(self, prompt: Prompt) -> bool:
         return self.sight.way([self._media[digest] for digest in prompt.media]) == "whole"

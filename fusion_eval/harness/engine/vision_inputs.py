@@ -126,8 +126,10 @@ class InputMaker:
         """Inputs by one call of the processor, pixels and all."""
         out = self.call(rendered, media)
         row = tuple(out.pop("input_ids")[0].tolist())
-        out.pop("attention_mask", None)
+        for key in ("attention_mask", "labels"):
+            out.pop(key, None)
         types = {key: tuple(out.pop(key)[0].tolist()) for key in _TYPE_KEYS if key in out}
+        types = {key: kinds for key, kinds in types.items() if any(kinds)}
         digests = tuple(medium.digest for medium in media)
         return Shown(row, self.prefix_of(row) if media else 0, digests, types, self.moved(out))
 
@@ -136,10 +138,9 @@ class InputMaker:
         replacements = [picture.replacement for picture in pictures]
         text = self.processor.get_text_with_replacements([rendered], replacements)[0][0] if pictures else rendered
         row = self.encode(text)
-        types = {}
-        if pictures:
-            kinds = tuple(self.processor.create_mm_token_type_ids([list(row)])[0])
-            types = {key: kinds for key in _TYPE_KEYS if key in pictures[0].tensors}
+        typed = [key for key in _TYPE_KEYS if pictures and key in pictures[0].tensors]
+        kinds = tuple(self.processor.create_mm_token_type_ids([list(row)])[0]) if typed else ()
+        types = dict.fromkeys(typed, kinds)
         names = [key for key in (pictures[0].tensors if pictures else ()) if key not in _TYPE_KEYS]
         tensors = {key: torch.cat([picture.tensors[key] for picture in pictures]) for key in names}
         digests = tuple(medium.digest for medium in media)

@@ -60,6 +60,14 @@ class Passes:
         )
         self._cache = cache_keyword(model)
         self._keeps_logits = "logits_to_keep" in parameters
+        config = getattr(model.config, "text_config", None) or model.config
+        self._kinds = frozenset(getattr(config, "layer_types", None) or ())
+        self.window = window_of(config)
+
+    @property
+    def takes_trees(self) -> bool:
+        """Whether its attention is of kinds whose masks are known here."""
+        return self._kinds <= {"full_attention", "sliding_attention"}
 
     def features(self, tensors: Mapping[str, torch.Tensor]) -> Any:
         """Features of one picture, as the model itself computes them."""
@@ -89,10 +97,6 @@ class Passes:
 
     def tree(self, prefix: Prefix, pack: Pack, rows: np.ndarray[Any, Any]) -> torch.Tensor:
         """Logits [rows, vocabulary] of a tree of tokens after a prefix."""
-        n = len(pack.tokens)
-        seen = np.concatenate([np.ones((n, prefix.length), dtype=bool), pack.sees], axis=1)
-        mask = torch.zeros((1, 1, *seen.shape), dtype=self.dtype, device=self.device)
-        mask.masked_fill_(torch.from_numpy(~seen).to(self.device), torch.finfo(self.dtype).min)
         wanted = torch.from_numpy(rows).to(self.device)
         options: dict[str, Any] = {"logits_to_keep": wanted} if self._keeps_logits else {}
         if prefix.length:
@@ -100,11 +104,26 @@ class Passes:
         output = self.model(
             input_ids=torch.from_numpy(pack.tokens)[None].to(self.device),
             position_ids=torch.from_numpy(pack.positions + prefix.shift)[None].to(self.device),
-            attention_mask=mask, use_cache=bool(prefix.length), **options,
+            attention_mask=self._masks(prefix.length, pack), use_cache=bool(prefix.length), **options,
         )  # fmt: skip
-        self._count(n)
+        self._count(len(pack.tokens))
         logits: torch.Tensor = output.logits[0] if self._keeps_logits else output.logits[0, wanted]
         return logits
+
+    def _masks(self, before: int, pack: Pack) -> Any:
+        """What is added to attention [1, 1, tokens, prefix and tokens]; by kind of layer where there are two."""
+        seen = np.concatenate([np.ones((len(pack.tokens), before), dtype=bool), pack.sees], axis=1)
+        if self.window is None:
+            return self._added(seen)
+        places = np.concatenate([np.arange(before), pack.positions])
+        near = self._added(seen & (pack.positions[:, None] - places[None] < self.window))
+        if "full_attention" not in self._kinds:
+            return near
+        return {"full_attention": self._added(seen), "sliding_attention": near}
+
+    def _added(self, seen: np.ndarray[Any, Any]) -> torch.Tensor:
+        mask = torch.zeros((1, 1, *seen.shape), dtype=self.dtype, device=self.device)
+        return mask.masked_fill_(torch.from_numpy(~seen).to(self.device), torch.finfo(self.dtype).min)
 
     def batch(self, prompts: Sequence[Shown], lengths: Sequence[int]) -> tuple[list[Prefix], torch.Tensor]:
         """The first `lengths` tokens of prompts in one pass: what is kept of each, and the logits after each."""
@@ -194,6 +213,15 @@ class Passes:
     def _count(self, tokens: int) -> None:
         self.work["tokens_forwarded"] = self.work.get("tokens_forwarded", 0) + tokens
         self.work["forward_passes"] = self.work.get("forward_passes", 0) + 1
+
+
+def window_of(config: Any) -> int | None:
+    """How far back layers with a sliding window look; None where no layer has one."""
+    kinds = getattr(config, "layer_types", None)
+    if getattr(config, "use_sliding_window", True) is False or (kinds and "sliding_attention" not in kinds):
+        return None
+    window = getattr(config, "sliding_window", None)
+    return int(window) if isinstance(window, int) and window > 0 else None
 
 
 def _left(width: int, rows: Sequence[Sequence[int]]) -> torch.Tensor:

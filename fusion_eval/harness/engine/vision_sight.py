@@ -70,8 +70,8 @@ class Sight:
     def show(self, rendered: str, media: Sequence[Media], way: Way | None = None) -> Shown:
         """A rendered prompt as the model reads it."""
         self.maker.check_slots(rendered, media)
-        way = way or self.way(media)
-        if way != "features" and media:
+        way = way or (self.way(media) if media else None)
+        if media and way != "features":
             return self.maker.whole(rendered, media)
         pictures = [self._pictures.get(medium.digest, partial(self._picture, medium)) for medium in media]
         return self.maker.assembled(rendered, media, pictures)
@@ -106,9 +106,10 @@ class Sight:
         kept = dict(self.passes.work)
         try:
             with torch.inference_mode():
-                whole = self.maker.whole(rendered, media)
+                whole = self.maker.whole(rendered, media) if media else self.show(rendered, ())
                 count = min(4, len(whole.tokens) - whole.prefix)
-                expected = self.passes.logits(whole, count).float().log_softmax(-1) if count else None
+                known = count and self.passes.takes_trees
+                expected = self.passes.logits(whole, count).float().log_softmax(-1) if known else None
                 for way in WAYS[0 if self.passes.takes_features and self.maker.takes_slots else 1 : 2]:
                     if expected is not None and self._agrees(way, rendered, media, whole, expected):
                         return way

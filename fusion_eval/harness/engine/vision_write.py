@@ -86,7 +86,7 @@ class Writer:
         logits: dict[int, torch.Tensor] = {}
         if shared:
             known = self._prefixes(list(prefixes.values()))
-            for part in self._parts(seeing):
+            for part in self._parts(seeing, gaps=True):
                 before = [known[row.source.key] for row in part]
                 tails = [row.tokens[row.source.prefix :] for row in part]
                 _note(part, *self.sight.passes.tails(before, tails), kept, logits)
@@ -107,8 +107,11 @@ class Writer:
             found.update({s.key: prefix for s, prefix in zip(part, kept, strict=True)})
         return found
 
-    def _parts(self, rows: Sequence[Row]) -> list[list[Row]]:
-        """Rows of similar length, within the tokens of a pass."""
+    def _parts(self, rows: Sequence[Row], gaps: bool = False) -> list[list[Row]]:
+        """Rows of similar length, within the tokens of a pass; one by one where gaps would shift a sliding window."""
+        window = self.sight.passes.window
+        if gaps and window is not None and any(len(row.tokens) > window for row in rows):
+            return [[row] for row in rows]
         parts: list[list[Row]] = []
         for row in sorted(rows, key=lambda row: -len(row.tokens)):
             if not parts or (len(parts[-1]) + 1) * len(parts[-1][0].tokens) > self.pass_tokens:

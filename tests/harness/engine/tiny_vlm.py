@@ -36,8 +36,8 @@ def _tokenizer(specials: list[str], end: str, pad: str) -> Any:
 
 def _template(slot: str, video: str = "") -> str:
     parts = (
-        "{% for part in message['content'] %}{% if part['type'] == 'image' %}" + slot + "{% elif part['type'] == 'video' %}"
-        + video + "{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
+        "{% for part in message['content'] %}{% if part['type'] == 'image' %}" + slot
+        + "{% elif part['type'] == 'video' %}" + video + "{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
     )  # fmt: skip
     return (
         "{% for message in messages %}<|im_start|>{{ message['role'] }}\n" + parts + "<|im_end|>\n{% endfor %}"
