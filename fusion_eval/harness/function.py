@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from fusion_eval.errors import ConfigError, Fault, MissingDependencyError, did_you_mean
 from fusion_eval.harness.yaml_file import FunctionRef
@@ -68,7 +68,7 @@ class ModuleSpace:
         where = f"{ref.file}:{ref.line}"
         if not module_name:
             raise ConfigError(Fault(where, f"!function {ref.target} names no module", "module.function"))
-        file = _module_file(ref.file.parent, module_name)
+        file = module_file(ref.file.parent, module_name)
         self._check_trust(ref, where)
         module = self.module(file, where) if file is not None else self._import(module_name, where)
         try:
@@ -123,7 +123,7 @@ def _restore(name: str, before: ModuleType | None) -> None:
         sys.modules[name] = before
 
 
-def _module_file(folder: Path, module: str) -> Path | None:
+def module_file(folder: Path, module: str) -> Path | None:
     """`a.b` -> `<folder>/a/b.py`, or `<folder>/a.b.py`, or, with leading dots, a file of a parent folder."""
     dotted = module.replace("...", "../../").replace("..", "../") if module.startswith("..") else None
     names = [f"{dotted}.py"] if dotted else [f"{module.replace('.', '/')}.py", f"{module}.py"]
@@ -150,12 +150,13 @@ def _import_error(error: BaseException, where: str, what: str) -> ConfigError | 
         if package not in _PEERS and importlib.util.find_spec(package) is None:
             return MissingDependencyError(
                 Fault(where, f"{what} needs the package '{package}', which is not installed",
-                      do=f"Run: pip install {_DISTRIBUTIONS.get(package, package)}")
+                      do=f"Run: pip install {DISTRIBUTIONS.get(package, package)}")
             )  # fmt: skip
     line = _line_in(error, what)
     at = f"{what}:{line}" if line else what
+    said = (str(error).strip() or "no message").splitlines()[0]
     return ConfigError(
-        Fault(where, f"{at} fails when imported: {type(error).__name__}: {error}", "a module that imports")
+        Fault(where, f"{at} fails when imported: {type(error).__name__}: {said}", "a module that imports")
     )
 
 
@@ -168,8 +169,10 @@ def _line_in(error: BaseException, file: str) -> int | None:
     return line
 
 
-_DISTRIBUTIONS = {
+DISTRIBUTIONS: Final = {
     "sklearn": "scikit-learn", "yaml": "pyyaml", "bs4": "beautifulsoup4", "math_verify": "math-verify",
     "rouge_score": "rouge-score", "sentence_transformers": "sentence-transformers", "PIL": "pillow",
-    "cv2": "opencv-python",
+    "cv2": "opencv-python", "skimage": "scikit-image", "Levenshtein": "python-Levenshtein", "google": "google-genai",
+    "dotenv": "python-dotenv", "azure": "azure-identity", "FlagEmbedding": "FlagEmbedding",
 }  # fmt: skip
+"""Packages that are installed under another name."""

@@ -128,6 +128,9 @@ class SpecReader:
             return None
         found = []
         for entry in entries if isinstance(entries, list) else [entries]:
+            if entry is None:
+                self.notes.append(Fault(f"{self.where('metric_list')} (metric_list)", "an empty entry; it is ignored"))
+                continue
             if not isinstance(entry, Mapping) or "metric" not in entry:
                 self._fault("metric_list", f"the entry {entry!r}", "a mapping with the key 'metric'")
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,12 +27,13 @@ _OPTIONS = frozenset({
 
 
 def server(settings: JudgeSettings) -> Backend:
-    """A model behind an OpenAI-compatible server."""
+    """A model behind an OpenAI-compatible server; no key is sent where there is none now."""
     from fusion_eval.harness.engine.http import Server
 
+    key_name = settings.key_name if settings.key_name in os.environ else ""  # what tasks see later is no key
     asked = Server(
         str(settings.url), settings.model or "", True, settings.concurrency, settings.rate, settings.retries,
-        settings.timeout, settings.key_name,
+        settings.timeout, key_name,
     )  # fmt: skip
     gate = threading.BoundedSemaphore(settings.concurrency)
 

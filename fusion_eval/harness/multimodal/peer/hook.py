@@ -22,8 +22,8 @@ from fusion_eval.harness.peer_names import NameFinder, peer_names, serving
 def multimodal_names(roots: Iterable[Path] = (), judge: Judge | None = None) -> Iterator[None]:
     """Inside, `import lmms_eval...` gives this package's own implementations; afterwards everything is as before.
 
-    Inside, too, the clients of `openai` and posts of `requests` to a chat server ask the judge of the run, and the
-    folder of the hub's cache has its usual name in the environment. Contexts may be nested: modules of tasks that were
+    Inside, too, the clients of `openai` and posts of `requests` to a chat server ask the judge of the run, and HF_HOME
+    and OPENAI_API_KEY are set, since tasks fail without them. Contexts may be nested: modules of tasks that were
     imported outside are not seen inside, so that each run of a task can have fresh ones.
 
     Args:
@@ -36,23 +36,23 @@ def multimodal_names(roots: Iterable[Path] = (), judge: Judge | None = None) -> 
         stack.enter_context(_paths_as_they_were())
         stack.enter_context(peer_names(folders))
         stack.enter_context(serving(NameFinder(PEER, folders, MODULES, OTHERS)))
-        stack.enter_context(_hub_cache_named())
+        stack.enter_context(_environment_filled())
         stack.enter_context(_judged_clients())
         yield
 
 
 @contextmanager
-def _hub_cache_named() -> Iterator[None]:
-    """Set HF_HOME, which many tasks read without a default, to the default that its libraries have."""
-    if "HF_HOME" in os.environ:
-        yield
-        return
+def _environment_filled() -> Iterator[None]:
+    """Variables that many tasks read without a default: the folder of the hub's cache, and a key that nobody needs."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    os.environ["HF_HOME"] = os.path.join(cache, "huggingface")
+    wanted = {"HF_HOME": os.path.join(cache, "huggingface"), "OPENAI_API_KEY": "the-judge-needs-none"}
+    missing = [name for name in wanted if name not in os.environ]
+    os.environ.update({name: wanted[name] for name in missing})
     try:
         yield
     finally:
-        os.environ.pop("HF_HOME", None)
+        for name in missing:
+            os.environ.pop(name, None)
 
 
 @contextmanager

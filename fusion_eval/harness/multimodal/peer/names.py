@@ -137,5 +137,21 @@ OTHERS: Final[dict[str, Supply]] = {
     "loguru": stand_ins.loguru,
     "requests": stand_ins.requests,
     "openai": _openai,
+    "azure": _nothing,
+    "azure.identity": _of(
+        "multimodal.peer.openai_names",
+        "get_bearer_token_provider",
+        **{
+            name: "Credential"
+            for name in (
+                "AzureCliCredential",
+                "ChainedTokenCredential",
+                "DefaultAzureCredential",
+                "ManagedIdentityCredential",
+            )
+        },
+    ),
+    "editdistance": _of("multimodal.peer.text", eval="levenshtein_distance", distance="levenshtein_distance"),
+    "Levenshtein": _of("multimodal.peer.text", distance="levenshtein_distance"),
 }
 """Packages that are supplied where they are not installed."""

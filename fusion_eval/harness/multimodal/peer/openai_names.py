@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -148,3 +148,15 @@ def build_client(model: str | None = None, **_: Any) -> tuple[OpenAI, str]:
 def has_endpoint_support(*_: Any, **__: Any) -> bool:
     """`lmms_eval.azure_openai_compat`: True, so that tasks ask their client."""
     return True
+
+
+class Credential:
+    """A credential of `azure.identity`; the judge has its own."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+
+def get_bearer_token_provider(*_: Any, **__: Any) -> Callable[[], str]:
+    """`azure.identity`: what gives a token; the judge has its own."""
+    return str

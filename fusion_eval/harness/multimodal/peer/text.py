@@ -84,8 +84,8 @@ def generate_submission_file(file_name: str, args: Any, subpath: str = "submissi
     return os.path.abspath(os.path.join(folder, file_name))
 
 
-def levenshtein_distance(s1: str, s2: str) -> int:
-    """How many letters to insert, delete or replace (Levenshtein, 1966)."""
+def levenshtein_distance(s1: Sequence[Any], s2: Sequence[Any]) -> int:
+    """How many letters (or other items) to insert, delete or replace (Levenshtein, 1966)."""
     if len(s1) > len(s2):
         s1, s2 = s2, s1
     row = list(range(len(s1) + 1))
