@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -10,9 +11,10 @@ from torch import nn
 
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError, listed
 from fusion_eval.merge.checkpoint import Checkpoint
-from fusion_eval.merge.engine import MergedCheckpoint
+from fusion_eval.merge.engine import Loop, MergedCheckpoint
 from fusion_eval.merge.per_task import TaskCheckpoints
 from fusion_eval.merge.sinks import SHARD_BYTES
+from fusion_eval.merge.watched import watched
 from fusion_eval.method.base_method import Method
 from fusion_eval.modelpool.base_pool import BaseModelPool
 from fusion_eval.modelpool.saving import MergeRecord
@@ -115,10 +117,19 @@ class FusionProgram(BaseProgram):
             return merged.eval()
         if not isinstance(merged, Checkpoint):
             return TaskModels(merged if self.save is None else self._saved_tasks(merged, self.save), self.modelpool)
-        weights = merged if self.save is None else self._saved(merged, self.save)
-        subject = self.subject_of(weights)
+        if self.save is not None:
+            subject = self.subject_of(self._saved(merged, self.save))
+        elif self.modelpool.runnable:
+            with watched(merged, shown=self._bars()) as weights:
+                subject = self.subject_of(weights)
+        else:
+            subject = merged
         self._note_tensors(merged)
         return subject
+
+    def _bars(self) -> bool:
+        """Whether people see progress bars: on rank zero, where the error stream is a terminal."""
+        return self.progress and self.devices.is_zero and sys.stderr.isatty()
 
     def _note_tensors(self, merged: Checkpoint) -> None:
         """Say in the report which tensors were copied though the models differ in them."""
@@ -145,7 +156,8 @@ class FusionProgram(BaseProgram):
         with self.timed("save"):
             if self.devices.rank < ranks:
                 details = {"rank": self.devices.rank, "world": ranks, "shard_bytes": self.shard_bytes}
-                self.modelpool.save(merged, folder, record=record, **details)
+                loop = Loop(progress=self._bars())
+                self.modelpool.save(merged, folder, record=record, loop=loop, **details)
             self.devices.barrier()
         self.notes.append(f"the merged model was saved in {folder}")
         return open_checkpoint(folder)

@@ -131,6 +131,25 @@ def test_a_model_per_task_is_saved_compactly_and_evaluated_from_there(tmp_path: 
     assert made.table == report.table
 
 
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_terminal_sees_how_fast_the_merge_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, saved: bool
+) -> None:
+    words = [
+        "taskpool=dummy",
+        "program.experts=none",
+        "program.base=false",
+        *([f"save={tmp_path / 'm'}"] if saved else []),
+    ]
+    run(tmp_path / "silent", *[word.replace("/m", "/n") for word in words])
+    assert "merge:" not in capsys.readouterr().err
+    monkeypatch.setattr("fusion_eval.program.fusion.FusionProgram._bars", lambda program: True)
+    run(tmp_path / "shown", *words, *([f"save={tmp_path / 'two'}"] if saved else []))
+    shown = capsys.readouterr().err
+    assert "merge:" in shown
+    assert "B/s" in shown
+
+
 @pytest.mark.parametrize(("experts", "models"), [("none", 2), ("all", 10)])
 def test_which_experts_are_evaluated(tmp_path: Path, experts: str, models: int) -> None:
     report = run(tmp_path, f"program.experts={experts}", "fast_dev_run=true")
