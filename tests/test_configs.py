@@ -103,3 +103,19 @@ def test_every_file_is_reached() -> None:
     reached = {f"{group}/{option}" for group, option in OPTIONS} | set(SHARED) | {"fusion_eval", "hydra/default"}
     left = {name for name in files - reached if not os.path.basename(name).startswith("_")}
     assert not left
+
+
+def test_no_file_ships_an_empty_mapping() -> None:
+    """Hydra lets nobody put keys into one; where any keys may stand, null is written."""
+    found = [
+        f"{file.name}: {line}"
+        for file in CONFIG.rglob("*.yaml")
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if line.partition("#")[0].rstrip().endswith(": {}")
+    ]
+    assert not found
+
+
+def test_free_mappings_are_set_in_one_word() -> None:
+    cfg = composed("taskpool=language", "taskpool.tasks=[a]", "taskpool.gen_kwargs={max_gen_toks: 8}")
+    assert cfg.taskpool.gen_kwargs == {"max_gen_toks": 8}
