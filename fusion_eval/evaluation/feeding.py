@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fusion_eval.evaluation.columns import length_of, part_of
+from fusion_eval.evaluation.spill import pieces
 from fusion_eval.task.task import FeedFn, Task
 
 if TYPE_CHECKING:
@@ -50,10 +51,15 @@ def needs_probabilities(metric: Metric) -> bool:
 
 
 def feed_all(task: Task, metric: Metric, preds: Any, target: Any) -> None:
-    """Update a metric with all items at once, or one by one where their tensors have different shapes."""
+    """Update a metric with all items at once, or one by one where their tensors have different shapes.
+
+    Outputs that are large come in pieces, so that no metric makes copies of all of them.
+    """
     feed = feed_of(task)
     if not (_is_ragged(preds) or _is_ragged(target)):
-        feed(metric, preds, target)
+        whole = task.feed is not None or not (isinstance(preds, torch.Tensor) and isinstance(target, torch.Tensor))
+        for part in [slice(0, None)] if whole else pieces(preds):
+            feed(metric, part_of(preds, part), part_of(target, part))
         return
     if all(_is_ragged(value) and value[0].ndim == 1 for value in (preds, target)):  # what a mask left of each item
         feed(metric, torch.cat(preds), torch.cat(target))

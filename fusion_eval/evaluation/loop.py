@@ -11,11 +11,13 @@ from torch import Tensor, nn
 
 from fusion_eval.errors import DataError, EvaluationError, Fault, FusionEvalError
 from fusion_eval.evaluation.devices import Devices
-from fusion_eval.evaluation.rows import Column, Rows, gathered
+from fusion_eval.evaluation.gathering import gathered
+from fusion_eval.evaluation.rows import Column, Rows
+from fusion_eval.evaluation.spill import GrowingRows, give_back_memory
 
 _MESSAGE = 400  # characters of a foreign error that are shown
 _READING, _FORWARD = "reading", "forward"
-_HELD_BYTES = 32 << 20  # raw outputs kept before they are turned into rows
+_HELD_BYTES = 8 << 20  # raw outputs kept before they are turned into rows
 
 
 class Batches(Protocol):
@@ -98,7 +100,7 @@ class _Held:
         self.step, self.loader = step, loader
         self.outputs: list[Any] = []
         self.ids: list[range] = []
-        self.parts: list[Rows] = []
+        self.parts = GrowingRows()
         self.capacity = 0
 
     def add(self, output: Any, ids: range) -> None:
@@ -109,15 +111,16 @@ class _Held:
         self.ids.append(ids)
         if len(self.outputs) >= self.capacity:
             self._finish()
+            give_back_memory()
 
     def rows(self) -> Rows:
         """All rows."""
         if self.outputs:
             self._finish()
-        return Rows.join(self.parts)
+        return self.parts.rows()
 
     def _finish(self) -> None:
-        self.parts.append(_finished(self.step, self.outputs, self.ids, self.loader))
+        self.parts.add(_finished(self.step, self.outputs, self.ids, self.loader))
         self.outputs, self.ids = [], []
 
 

@@ -20,30 +20,45 @@ from fusion_eval.stats.probability_metrics import binary_auroc
 
 _MOST_PAIRS = 1_000_000
 _MOST_SLOPES = 100_000_000
+_BLOCK = 32
 
 
-def mean_auroc(
-    name: str, scores: Floats, positive: NDArray[np.bool_], notes: tuple[str, ...] = ()
-) -> ItemMetric | None:
+def mean_auroc(name: str, scores: Floats, positive: NDArray[Any], notes: tuple[str, ...] = ()) -> ItemMetric | None:
     """The mean area over the columns of scores (N, C) that have positives (N, C) and negatives; None for huge tables.
 
     Args:
         name: the metric's name.
         scores: one score per item and class.
-        positive: which items are of the class.
+        positive: which items are of the class; or the items' classes (N,), where each is of one.
         notes: kept with the metric.
     """
-    counts = positive.sum(axis=0)
+    counts = positive.sum(axis=0) if positive.ndim == 2 else np.bincount(positive, minlength=scores.shape[1])
     known = np.flatnonzero((counts > 0) & (counts < len(scores)))
     if not len(known):
         return None
     if float((counts[known] * (len(scores) - counts[known])).sum()) <= _MOST_PAIRS:
-        return _exact(name, [_Wins(scores[:, c], positive[:, c]) for c in known], notes, (scores, positive))
+        return _exact(name, [_Wins(scores[:, c], _of_class(positive, int(c))) for c in known], notes, (scores, positive))
     if len(scores) * len(known) > _MOST_SLOPES:
         return None
-    curves = (binary_auroc(scores[:, c], positive[:, c].astype(int), name=name) for c in known)
-    values, slopes = zip(*((curve.value, curve.slopes) for curve in curves), strict=True)
-    return linear_metric(name, float(np.mean(values)), np.mean(slopes, axis=0), notes)
+    return linear_metric(name, *_mean_slopes(name, scores, positive, known), notes)
+
+
+def _of_class(positive: NDArray[Any], c: int) -> NDArray[np.bool_]:
+    """Which items (N,) are of a class."""
+    return positive[:, c] if positive.ndim == 2 else positive == c
+
+
+def _mean_slopes(name: str, scores: Floats, positive: NDArray[Any], known: NDArray[np.int64]) -> tuple[float, Floats]:
+    """The mean area over the known columns, and its derivative by the items' weights; one column at a time."""
+    value, slopes = 0.0, np.zeros(len(scores))
+    for start in range(0, len(known), _BLOCK):
+        block = known[start : start + _BLOCK]
+        for c, column in zip(block, np.ascontiguousarray(scores[:, block].T), strict=True):
+            curve = binary_auroc(column, _of_class(positive, int(c)).astype(int), name=name)
+            assert curve.slopes is not None
+            value += curve.value / len(known)
+            slopes += curve.slopes / len(known)
+    return value, slopes
 
 
 class _Wins:

@@ -20,6 +20,7 @@ from fusion_eval.errors import FusionEvalError
 from fusion_eval.evaluation.columns import length_of, rebuilt
 from fusion_eval.evaluation.feeding import feed_of, wants_probabilities
 from fusion_eval.evaluation.rows import Column, Rows
+from fusion_eval.evaluation.spill import pieces
 from fusion_eval.evaluation.statistics import COUNTS, STATES, class_counts, is_additive, item_states, load_states
 from fusion_eval.forms.auroc import mean_auroc
 from fusion_eval.forms.coco import coco_form
@@ -191,8 +192,7 @@ def _of_probabilities(subject: Subject) -> Form | None:
     if kind in ("ExactBinaryAUROC", "BinaryAUROC") and probs.ndim == 1:
         return mean_auroc(subject.name, probs[:, None].numpy(), (target == 1)[:, None].numpy())
     if kind in ("PresentClassAUROC", "MulticlassAUROC") and getattr(subject.metric, "average", "") == "macro":
-        classes = torch.arange(probs.shape[1])
-        return mean_auroc(subject.name, probs.numpy(), (target[:, None] == classes).numpy())
+        return mean_auroc(subject.name, probs.numpy(), target.numpy())
     if kind == "PresentLabelAUROC":
         return mean_auroc(subject.name, probs.numpy(), (target == 1).numpy())
     if kind == "BinaryAveragePrecision" and probs.ndim == 1:
@@ -214,8 +214,14 @@ def _of_scores(subject: Subject) -> Form | None:
     scores = getattr(subject.metric, "item_scores", None)
     if scores is None or (isinstance(subject.preds, list) and isinstance(subject.preds[0], Tensor)):
         return None
-    found: Tensor = scores(subject.preds, list(subject.target) if isinstance(subject.preds, list) else subject.target)
-    return np.asarray(found.double().cpu().numpy())
+    preds, target = subject.preds, subject.target
+    if isinstance(preds, list) or not isinstance(target, Tensor):
+        return _numbers(scores(preds, list(target) if isinstance(preds, list) else target))
+    return np.concatenate([_numbers(scores(preds[part], target[part])) for part in pieces(preds)])
+
+
+def _numbers(scores: Tensor) -> Floats:
+    return np.asarray(scores.double().cpu().numpy())
 
 
 def _of_regression(subject: Subject) -> Form | None:

@@ -49,7 +49,7 @@ class RowCache:
         if not path.is_file():
             return None
         try:
-            stored = torch.load(path, weights_only=True)
+            stored = torch.load(path, weights_only=True, mmap=True)
             return Rows(stored["ids"], stored["columns"])
         except (
             OSError,
@@ -92,7 +92,7 @@ def is_plain(value: Any) -> bool:
 def copied(value: Any) -> Any:
     """The value with tensors that own their memory alone, so that a slice is not stored with what it was cut from."""
     if isinstance(value, Tensor):
-        return value.clone()
+        return value.clone() if value.untyped_storage().nbytes() > value.nbytes else value
     if isinstance(value, dict):
         return {key: copied(entry) for key, entry in value.items()}
     return [copied(entry) for entry in value] if isinstance(value, list) else value

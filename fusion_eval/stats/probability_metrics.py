@@ -18,6 +18,8 @@ from fusion_eval.errors import Fault, StatisticsError, listed
 from fusion_eval.stats.arrays import Floats, Ints, as_floats
 from fusion_eval.stats.item_metric import ItemMetric, additive_metric
 
+_ROWS = 2_048
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -134,22 +136,17 @@ def calibration_error(
         norm: "l1" weights the gaps by the bins' shares (expected calibration error), "max" takes the largest gap.
         name: the metric's name.
     """
-    values, labels = _table(name, probabilities, target)
     if norm not in ("l1", "max"):
         raise StatisticsError(Fault(f"{name}, norm", repr(norm), "'l1' or 'max'"))
-    if values.min() < 0 or values.max() > 1 + 1e-6:
-        raise StatisticsError(
-            Fault(name, f"values from {values.min():g} to {values.max():g}", "probabilities", "Apply softmax.")
-        )
-    confidence, right = values.max(axis=1), values.argmax(axis=1) == labels
+    confidence, right = _top(name, probabilities, target)
     edges = np.linspace(0.0, 1.0, bins + 1)
     bin_of = np.clip(np.searchsorted(edges, confidence, side="right") - 1, 0, bins - 1)
-    items = np.arange(len(labels))
+    items = np.arange(len(right))
     entries = (
-        np.concatenate([confidence - right, np.ones(len(labels))]),
+        np.concatenate([confidence - right, np.ones(len(right))]),
         (np.tile(items, 2), np.append(bin_of, bins + bin_of)),
     )
-    table = sparse.csr_matrix(entries, shape=(len(labels), 2 * bins))
+    table = sparse.csr_matrix(entries, shape=(len(right), 2 * bins))
 
     def value_of(sums: Floats) -> Floats:
         gaps, inside = np.abs(sums[:, :bins]), sums[:, bins:]
@@ -158,6 +155,23 @@ def calibration_error(
         return np.asarray(np.divide(gaps, inside, out=np.zeros_like(gaps), where=inside > 0).max(axis=1))
 
     return additive_metric(name, table, value_of, higher_is_better=False)
+
+
+def _top(name: str, probabilities: ArrayLike, target: ArrayLike) -> tuple[Floats, NDArray[np.bool_]]:
+    """The largest probability of every item, and whether its class is right; some rows at a time."""
+    given = np.asarray(probabilities)
+    labels = _targets(name, target)
+    if given.ndim != 2 or len(given) != len(labels):
+        _table(name, given, labels)  # says what is wrong
+    confidence, right = np.empty(len(given)), np.empty(len(given), dtype=bool)
+    for start in range(0, len(given), _ROWS):
+        rows = slice(start, start + _ROWS)
+        values, wanted = _table(name, given[rows], labels[rows])
+        if values.min() < 0 or values.max() > 1 + 1e-6:
+            found = f"values from {values.min():g} to {values.max():g}"
+            raise StatisticsError(Fault(name, found, "probabilities", "Apply softmax."))
+        confidence[rows], right[rows] = values.max(axis=1), values.argmax(axis=1) == wanted
+    return confidence, right
 
 
 def _targets(name: str, target: ArrayLike) -> Ints:

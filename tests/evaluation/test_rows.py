@@ -7,7 +7,8 @@ import torch
 
 from fusion_eval.errors import EvaluationError, Fault, FusionEvalError
 from fusion_eval.evaluation.devices import Devices
-from fusion_eval.evaluation.rows import Rows, gathered
+from fusion_eval.evaluation.gathering import gathered
+from fusion_eval.evaluation.rows import Rows
 
 
 def rows(*ids: int) -> Rows:

@@ -22,9 +22,10 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from fusion_eval.errors import DataError, EvaluationError, Fault, FusionEvalError
 from fusion_eval.evaluation.batches import EvaluationLoader
 from fusion_eval.evaluation.devices import Devices
+from fusion_eval.evaluation.gathering import gathered
 from fusion_eval.evaluation.loop import evaluate_rows
 from fusion_eval.evaluation.measure import measure
-from fusion_eval.evaluation.rows import Rows, gathered
+from fusion_eval.evaluation.rows import Rows
 from fusion_eval.evaluation.task_step import TaskStep
 from fusion_eval.task import get_task
 

@@ -8,6 +8,7 @@ out and named.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,11 +30,20 @@ class PresentClassAUROC(MulticlassAUROC):
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
         super().__init__(num_classes, average="macro", **kwargs)
 
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add items; probabilities (N, C) are kept as they are, without a copy."""
+        plain = preds.ndim == 2 and self.ignore_index is None and preds.is_floating_point()
+        if plain and preds.shape[1] == self.num_classes and preds.numel() and _are_shares(preds):
+            self.preds.append(preds)
+            self.target.append(target)
+        else:
+            super().update(preds, target)
+
     def compute(self) -> Tensor:  # type: ignore[override]
         """The mean area; a UserWarning names absent classes."""
-        preds, target = dim_zero_cat(self.preds), dim_zero_cat(self.target)
-        labels = target.cpu().numpy()
-        areas = class_areas(preds, lambda c: labels == c)
+        labels = dim_zero_cat(self.target).cpu().numpy()
+        parts = [self.preds] if isinstance(self.preds, Tensor) else self.preds
+        areas = class_areas(parts, lambda c: labels == c)
         return mean_of_present(areas, "class")
 
 
@@ -48,7 +58,7 @@ class PresentLabelAUROC(MultilabelAUROC):
         preds, target = dim_zero_cat(self.preds), dim_zero_cat(self.target)
         table = target.cpu().numpy()
         counted = None if self.ignore_index is None else table != self.ignore_index
-        areas = class_areas(preds, lambda c: table[:, c] == 1, counted)
+        areas = class_areas([preds], lambda c: table[:, c] == 1, counted)
         return mean_of_present(areas, "label")
 
 
@@ -58,23 +68,30 @@ class ExactBinaryAUROC(BinaryAUROC):
     def compute(self) -> Tensor:  # type: ignore[override]
         """The area."""
         preds, target = dim_zero_cat(self.preds), dim_zero_cat(self.target)
-        areas = class_areas(preds[:, None], lambda _: target.cpu().numpy() == 1)
+        areas = class_areas([preds[:, None]], lambda _: target.cpu().numpy() == 1)
         return mean_of_present(areas, "class")
 
 
-def class_areas(scores: Tensor, positives: Any, counted: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+def _are_shares(preds: Tensor) -> bool:
+    low, high = torch.aminmax(preds)
+    return bool(low >= 0) and bool(high <= 1)
+
+
+def class_areas(
+    scores: Sequence[Tensor], positives: Any, counted: NDArray[np.bool_] | None = None
+) -> NDArray[np.float64]:
     """The area (C,) of every column of scores (N, C); NaN where a column lacks positives or negatives.
 
     Args:
-        scores: one score per item and class.
+        scores: one score per item and class, in one table or in several.
         positives: maps a class to the truth values (N,) of its items.
         counted: entries (N, C) that count, or None for all.
     """
-    table = scores.detach().cpu().float()
-    areas = np.full(table.shape[1], np.nan)
-    for start in range(0, table.shape[1], _BLOCK):
-        block = table[:, start : start + _BLOCK].T.contiguous().numpy()
-        for offset, column in enumerate(block):
+    columns = scores[0].shape[1]
+    areas = np.full(columns, np.nan)
+    for start in range(0, columns, _BLOCK):
+        parts = [table[:, start : start + _BLOCK].detach().cpu().float() for table in scores]
+        for offset, column in enumerate(torch.cat(parts).T.contiguous().numpy()):
             index = start + offset
             positive = positives(index)
             if counted is not None:
