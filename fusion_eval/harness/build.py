@@ -108,8 +108,14 @@ def load_tasks(
 
 
 def load_task(plan: TaskPlan, modules: ModuleSpace, options: RunOptions) -> Task:
-    """One task with its data, inside the current build context."""
+    """One task with its data, inside the current build context.
+
+    Raises:
+        ConfigError: a key that cannot be honoured, or code that would run without consent.
+    """
     spec = adjusted(modules.resolve(plan.spec), options)
+    if spec.unsafe_code and not options.confirm_run_unsafe_code:
+        raise ConfigError(consent_missing())
     if spec.class_ is not None:
         return _python_task(plan, modules, spec)
     if spec.use_prompt is not None:
@@ -118,6 +124,12 @@ def load_task(plan: TaskPlan, modules: ModuleSpace, options: RunOptions) -> Task
                   "Write doc_to_text, doc_to_target and doc_to_choice instead.")
         )  # fmt: skip
     return ConfigurableTask(config=spec)
+
+
+def consent_missing(where: str = "") -> Fault:
+    """The fault of a task that would run generated code."""
+    return Fault(f"{where}unsafe_code", "the task executes what the model writes", "your consent",
+                 "Set confirm_run_unsafe_code=true.")  # fmt: skip
 
 
 def adjusted(spec: TaskSpec, options: RunOptions) -> TaskSpec:
@@ -155,10 +167,7 @@ def build_requests(name: str, task: Task, options: RunOptions) -> BuiltTask:
         ConfigError: a task that runs generated code without consent.
     """
     if task.UNSAFE_CODE and not options.confirm_run_unsafe_code:
-        raise ConfigError(
-            Fault(f"{name}: unsafe_code", "the task executes what the model writes", "your consent",
-                  "Set confirm_run_unsafe_code=true.")
-        )  # fmt: skip
+        raise ConfigError(consent_missing(f"{name}: "))
     task.set_fewshot_seed(options.fewshot_seed)
     pool = task.eval_docs
     total = len(pool)

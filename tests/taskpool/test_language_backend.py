@@ -28,7 +28,8 @@ def tokenizer() -> Any:
     words = ["<s>", "a", "b", "c"]
     raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="a"))
     raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=raw, bos_token="<s>", eos_token="<s>", unk_token="a")
+    kind: Any = PreTrainedTokenizerFast
+    return kind(tokenizer_object=raw, bos_token="<s>", eos_token="<s>", unk_token="a")
 
 
 @pytest.fixture

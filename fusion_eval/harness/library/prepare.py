@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fusion_eval.harness.instruction import follows, loosened
+
 Document = Mapping[str, Any]
 
 
@@ -51,3 +53,21 @@ def truthfulqa_mc2(doc: Document, results: Sequence[tuple[float, bool]]) -> dict
     shares = np.exp([score for score, _ in results])
     labels = np.array(doc["mc2_targets"]["labels"])
     return {"acc": float(shares[labels == 1].sum() / shares.sum())}
+
+
+def ifeval(doc: Document, results: Sequence[str]) -> dict[str, Any]:
+    """Which instructions the response follows, as it stands and loosened."""
+    asked = list(zip(doc["instruction_id_list"], doc["kwargs"], strict=True))
+    strict = [follows(results[0], kind, given) for kind, given in asked]
+    variants = loosened(results[0])
+    loose = [any(follows(variant, kind, given) for variant in variants) for kind, given in asked]
+    return {
+        "prompt_level_strict_acc": all(strict), "inst_level_strict_acc": strict,
+        "prompt_level_loose_acc": all(loose), "inst_level_loose_acc": loose,
+    }  # fmt: skip
+
+
+def share_of_all(items: Sequence[Sequence[bool]]) -> float:
+    """The share of true values in all lists together."""
+    values = [value for item in items for value in item]
+    return sum(values) / len(values)

@@ -56,7 +56,8 @@ class LLM:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         self.tokenizer = AutoTokenizer.from_pretrained(self.model)
-        self.network: Any = AutoModelForCausalLM.from_pretrained(self.model).eval()
+        network: Any = AutoModelForCausalLM.from_pretrained(self.model)
+        self.network = network.eval()
         limit = self.max_model_len or self.network.config.max_position_embeddings
         config = SimpleNamespace(hf_config=self.network.config, max_model_len=limit)
         core = SimpleNamespace(shutdown=lambda: setattr(self, "shut", True))
