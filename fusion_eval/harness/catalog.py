@@ -21,6 +21,11 @@ def library() -> Path:
     return Path(__file__).parent / "library"
 
 
+def picture_library() -> Path:
+    """The package's own multimodal task files, whose names begin with `fe_`."""
+    return Path(__file__).parent / "multimodal" / "library"
+
+
 def peer_tasks(package: str = "lm_eval") -> Path:
     """The task folder of an installed package, found without importing it.
 

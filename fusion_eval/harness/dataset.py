@@ -50,10 +50,12 @@ class DataSource:
     Args:
         data_root: folder laid out as the hub is: `<data_root>/<organisation>/<name>/`.
         cache_dir: where `datasets` keeps its Arrow files; None for its own default.
+        offline: names that are no files or folders here are an error; nothing is asked of the hub.
     """
 
     data_root: Path | None = None
     cache_dir: Path | None = None
+    offline: bool = False
     _loaded: dict[str, Any] = field(default_factory=dict)
 
     def load(self, request: DataRequest) -> Mapping[str, Any]:
@@ -86,6 +88,11 @@ class DataSource:
             folder = self._existing(path, request)
             if folder is not None:
                 return self._load_folder(folder, name, kwargs)
+            if self.offline:
+                raise DataError(
+                    Fault("dataset_path", f"{path} is not here, and the run is offline", self._places(request),
+                          self._advice(request))
+                )  # fmt: skip
         with quiet():
             return self._call(datasets, path, name, kwargs, request)
 
@@ -108,6 +115,17 @@ class DataSource:
                 Fault("dataset_path", f"{what} cannot be loaded: {type(error).__name__}: {_first_line(error)}",
                       self._places(request), self._advice(request))
             ) from error  # fmt: skip
+
+    def missing(self, request: DataRequest) -> Fault | None:
+        """What of a request is not among the files here; None where all is, or where only the hub could tell."""
+        if request.path in _BUILDER_NAMES or builder_of(request.path) is not None:
+            files = request.kwargs.get("data_files") or (request.path if builder_of(request.path) else [])
+            named = _names_in(self._resolved(files, request))
+            lost = [name for name in named if "://" not in name and "*" not in name and not Path(name).exists()]
+            return Fault("dataset_path", f"{listed(lost)} is not there", self._places(request)) if lost else None
+        if (self.data_root is None and not self.offline) or self._existing(request.path, request) is not None:
+            return None
+        return Fault("dataset_path", f"{request.path} is not there", self._places(request), self._advice(request))
 
     def _existing(self, path: str, request: DataRequest) -> Path | None:
         places = [self.data_root, Path.cwd(), request.folder]
@@ -162,6 +180,12 @@ def split_of(splits: Mapping[str, Any], name: str, where: str) -> Any:
                 where, f"the data set has no split '{name}'", f"one of {listed(names, 20)}", did_you_mean(name, names)
             )
         ) from None
+
+
+def _names_in(files: Any) -> list[str]:
+    if isinstance(files, Mapping):
+        return [name for value in files.values() for name in _names_in(value)]
+    return [str(name) for name in files] if isinstance(files, list) else [str(files)]
 
 
 def _card_has(folder: Path, name: str) -> bool:

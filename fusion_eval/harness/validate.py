@@ -35,11 +35,22 @@ class Findings:
         faults: what keeps a task from running.
         notes: what is odd but has a meaning.
         checked: how many tasks and groups were looked at.
+        plans: what was read, by name of the task.
+        by_name: faults of each task or group that has some.
     """
 
     faults: list[Fault] = field(default_factory=list)
     notes: list[Fault] = field(default_factory=list)
     checked: int = 0
+    plans: dict[str, TaskPlan] = field(default_factory=dict)
+    by_name: dict[str, list[Fault]] = field(default_factory=dict)
+
+    def add(self, name: str, faults: Iterable[Fault]) -> None:
+        """Note what keeps a task or group from running."""
+        new = list(faults)
+        if new:
+            self.faults += new
+            self.by_name.setdefault(name, []).extend(new)
 
 
 def check(
@@ -80,16 +91,19 @@ def _check_name(
     try:
         selection = catalog.select([name])
     except FusionEvalError as error:
-        findings.faults += error.faults
+        findings.add(name, error.faults)
         return
     findings.notes += selection.notes
-    plan = selection.tasks.get(name)
-    if plan is None or plan.spec.source is None:
-        return
-    read = catalog.read(plan.spec.source)
-    findings.faults += check_spec(plan.spec, read, columns.get(name), splits.get(name))
-    if modules is not None:
-        findings.faults += _check_functions(plan, modules)
+    entries = catalog.index.entries
+    for plan in selection.tasks.values():
+        inline = plan.name not in entries  # written inside the group that is looked at
+        if plan.spec.source is None or plan.name in findings.plans or not (plan.name == name or inline):
+            continue
+        findings.plans[plan.name] = plan
+        read = catalog.read(plan.spec.source)
+        findings.add(name, check_spec(plan.spec, read, columns.get(plan.name), splits.get(plan.name)))
+        if modules is not None:
+            findings.add(name, _check_functions(plan, modules))
 
 
 def check_spec(
@@ -104,6 +118,7 @@ def check_spec(
         *_check_metrics(spec, read),
         *([] if function_refs(read.values) else _check_filters(spec, read)),
         *_check_splits(spec, read, splits),
+        *(_check_dialect(spec, read) if spec.extra else []),
     ]
 
 
@@ -115,7 +130,8 @@ def _check_data(spec: TaskSpec, read: YamlFile) -> list[Fault]:
     faults = []
     if spec.dataset_path is None and spec.custom_dataset is None:
         faults.append(Fault(str(read.path), f"'{spec.task}' names no data", "dataset_path or custom_dataset"))
-    if spec.doc_to_text is None and spec.use_prompt is None and spec.output_type != "loglikelihood_rolling":
+    asks = spec.doc_to_text is not None or spec.extra.get("doc_to_messages") is not None
+    if not asks and spec.use_prompt is None and spec.output_type != "loglikelihood_rolling":
         faults.append(Fault(str(read.path), f"'{spec.task}' has no doc_to_text", "a column, a template or a function"))
     if spec.output_type == "multiple_choice" and spec.doc_to_choice is None:
         faults.append(Fault(_at(read, "output_type"), "multiple_choice without doc_to_choice", "a list of choices"))
@@ -191,6 +207,30 @@ def _check_splits(spec: TaskSpec, read: YamlFile, splits: Sequence[str] | None) 
                 Fault(_at(read, key), f"the data set has no split '{name}'", f"one of {listed(list(splits), 20)}",
                       did_you_mean(name, splits))
             )  # fmt: skip
+    return faults
+
+
+def _check_dialect(spec: TaskSpec, read: YamlFile) -> list[Fault]:
+    """What only multimodal files can have wrong."""
+    from fusion_eval.harness.multimodal.dialect import CURRENT_KEY, EAGLE_KEY, OUTPUT_TYPES
+
+    faults = []
+    if spec.output_type not in OUTPUT_TYPES:
+        hint = did_you_mean(spec.output_type, OUTPUT_TYPES)
+        faults.append(
+            Fault(_at(read, "output_type"), repr(spec.output_type), f"one of {listed(OUTPUT_TYPES, 9)}", hint)
+        )
+    blocks = (EAGLE_KEY, CURRENT_KEY, "model_specific_generation_kwargs", "model_specific_target_kwargs")
+    for key in blocks:
+        value = spec.extra.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            faults.append(Fault(_at(read, key), repr(value), "a mapping from models (or default) to settings"))
+    for key in ("doc_to_visual", "doc_to_messages"):
+        value = spec.extra.get(key)
+        if value is not None and not isinstance(value, str | FunctionRef):
+            faults.append(
+                Fault(_at(read, key), repr(value), "a function or a column", f"Write: {key}: !function utils.{key}")
+            )
     return faults
 
 

@@ -12,6 +12,8 @@ _WHERE = {
     "DummyTaskPool": "dummy",
     "LanguageModelTaskPool": "language",
     "ImageClassificationTaskPool": "image_classification",
+    "JoinedTaskPool": "joined",
+    "MultimodalTaskPool": "multimodal",
     "TaskPool": "task_pool",
     "TextClassificationTaskPool": "text_classification",
 }

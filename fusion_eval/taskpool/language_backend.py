@@ -40,7 +40,9 @@ def _installed(package: str) -> bool:
 
 
 @contextmanager
-def opened(maker: EngineMaker, model: nn.Module, name: str, pool: Any = None) -> Iterator[LanguageModel]:
+def opened(
+    maker: EngineMaker, model: nn.Module, name: str, pool: Any = None, visual: bool = False
+) -> Iterator[LanguageModel]:
     """The engine of a model; what it holds beside the model is given back at the end.
 
     Args:
@@ -48,13 +50,14 @@ def opened(maker: EngineMaker, model: nn.Module, name: str, pool: Any = None) ->
         model: a Hugging Face language model.
         name: for reports.
         pool: the model pool, whose reference folder may hold the tokenizer.
+        visual: whether prompts hold pictures.
 
     Raises:
         ConfigError: the model is none of language, or has no tokenizer.
         MissingDependencyError: the backend is not installed.
     """
     if maker.backend != "vllm" or maker.server is not None:
-        yield maker.engine(model, name, pool)
+        yield maker.engine(model, name, pool, visual)
         return
     from fusion_eval.harness.engine.transformers_model import weights_digest
     from fusion_eval.harness.engine.vllm import VllmModel

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fusion_eval.harness.multimodal.aggregate import numbers_of
 from fusion_eval.harness.outcome import GroupOutcome, MetricValue, Outcome, TaskOutcome
 from fusion_eval.report.values import TaskResult, Value
 
@@ -28,10 +29,17 @@ def task_results(outcome: Outcome, members: bool = False) -> list[TaskResult]:
             continue
         if group.values:
             found.append(_group_result(group, leaves))
-        if members or not group.values:
+        if members or not group.values or _leaves_out(group, leaves):
             found += [_task_result(task) for task in leaves if task.name not in {r.name for r in found}]
     found += [_task_result(task) for name, task in outcome.tasks.items() if name not in grouped]
     return found
+
+
+def _leaves_out(group: GroupOutcome, leaves: Sequence[TaskOutcome]) -> bool:
+    """Whether a group whose file lists no metrics says less than its tasks do."""
+    return not group.plan.spec.aggregate_metric_list and any(
+        key not in group.values for task in leaves for key in task.values
+    )
 
 
 def metric_name(value: MetricValue) -> str:
@@ -43,12 +51,34 @@ def _values(found: Mapping[str, MetricValue], notes: list[str]) -> dict[str, Val
     values = {}
     for value in found.values():
         name = metric_name(value)
-        if not isinstance(value.value, (int, float)) or not math.isfinite(value.value):
-            notes.append(f"{name} is {value.value!r}, which is no number to report")
+        if value.value is None:
+            notes.append(f"{name} has no number: its aggregation gave nothing back, as those do that write files")
             continue
         error = value.stderr if value.stderr is not None and math.isfinite(value.stderr) else None
-        values[name] = Value(float(value.value), error, value.n, value.higher_is_better)
+        for part, number in (numbers_of(name, value.value) or {}).items():
+            if math.isfinite(number):
+                values[part] = Value(number, error, value.n, value.higher_is_better)
+            else:
+                notes.append(f"{part} is {number}, which is no number to report")
+        if numbers_of(name, value.value) is None:
+            notes.append(f"{name} is {_short(value.value)}, which is no number to report")
     return values
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _unscored(tasks: Sequence[TaskOutcome], values: dict[str, Value]) -> list[str]:
+    """Count the documents without a score among the metrics, and say why the first has none."""
+    count = sum(len(task.unscored) for task in tasks)
+    if not count:
+        return []
+    asked = sum(task.scored for task in tasks)
+    values["unscored"] = Value(float(count), None, asked, None)
+    first = next(why for task in tasks for why in task.unscored.values())
+    return [f"{count} of {asked} documents have no score; the first: {first}"]
 
 
 def _task_result(task: TaskOutcome) -> TaskResult:
@@ -58,6 +88,7 @@ def _task_result(task: TaskOutcome) -> TaskResult:
     for pipeline, count in task.unmatched.items():
         notes.append(f"{count} responses matched nothing in the filter '{pipeline}'")
     values = _values(task.values, notes)
+    notes += _unscored([task], values)
     sizes = {value.n for value in task.values.values()}
     if len(sizes) > 1:
         notes.append(f"metrics cover between {min(sizes)} and {max(sizes)} documents")
@@ -67,6 +98,7 @@ def _task_result(task: TaskOutcome) -> TaskResult:
 def _group_result(group: GroupOutcome, leaves: Sequence[TaskOutcome]) -> TaskResult:
     notes = list(group.notes)
     values = _values(group.values, notes)
+    notes += _unscored(leaves, values)
     scored = sum(task.scored for task in leaves)
     partial = any(task.scored < task.total for task in leaves)
     failed = [f"{task.name}: {key} failed: {why}" for task in leaves for key, why in task.failed.items()]

@@ -55,6 +55,7 @@ def peer_aggregation(function: Aggregation, compat: bool) -> Aggregation:
 
 def numbers_of(name: str, value: Any) -> dict[str, float] | None:
     """The numbers of an aggregated value, by name: of a mapping or a tuple one each; None where there are none."""
+    value = _plain(value)
     if isinstance(value, (bool, int, float)):
         return {name: float(value)}
     items: list[tuple[Any, Any]] = []
@@ -64,7 +65,7 @@ def numbers_of(name: str, value: Any) -> dict[str, float] | None:
         items = list(enumerate(value))
     found: dict[str, float] = {}
     for key, item in items:
-        found.update(numbers_of(f"{name}/{key}", _plain(item)) or {})
+        found.update(numbers_of(f"{name}/{key}", item) or {})
     return found or None
 
 
