@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import numpy as np
 
 from fusion_eval.errors import Fault, OutputError
 from fusion_eval.report.values import ModelResult
+
+_COMPRESSED_BYTES = 16 << 20
 
 
 def items_path(folder: Path, model: str, task: str) -> Path:
@@ -36,7 +39,7 @@ def write_items(folder: Path, model: ModelResult) -> None:
         temporary = path.with_suffix(f".{os.getpid()}.tmp.npz")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            np.savez_compressed(temporary, **columns)
+            _write(temporary, columns)
             os.replace(temporary, path)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -44,6 +47,17 @@ def write_items(folder: Path, model: ModelResult) -> None:
             raise OutputError(
                 Fault(str(path), f"cannot be written ({error.strerror})", do="Choose another output.")
             ) from error
+
+
+def _write(path: Path, columns: dict[str, Any]) -> None:
+    """Large columns are not compressed, which takes minutes and gains little."""
+    with zipfile.ZipFile(path, "w", allowZip64=True) as archive:
+        for name, column in columns.items():
+            kind = zipfile.ZIP_DEFLATED if column.nbytes <= _COMPRESSED_BYTES else zipfile.ZIP_STORED
+            entry = zipfile.ZipInfo(f"{name}.npy")
+            entry.compress_type = kind
+            with archive.open(entry, "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, column, allow_pickle=False)
 
 
 def read_items(folder: Path, model: str, task: str) -> dict[str, Any]:
