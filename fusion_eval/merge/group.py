@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-CHUNK: Final = 1 << 16
+CHUNK: Final = 1 << 17
 """Elements of a slice: a few float32 operands of this length fit the second-level cache."""
 
 
@@ -48,10 +49,10 @@ class TensorGroup:
     def slices(self, length: int = CHUNK) -> Iterator[TensorGroup]:
         """Consecutive flat slices of at most `length` elements, which fit the cache; one, empty, of an empty tensor."""
         whole = self.flat()
-        for start in range(0, max(1, self.numel), length):
-            base = None if whole.base is None else whole.base[start : start + length]
-            experts = tuple(expert[start : start + length] for expert in whole.experts)
-            yield TensorGroup(self.name, base, experts, self.expert_names, self.seed, start)
+        bases = itertools.repeat(None) if whole.base is None else iter(torch.split(whole.base, length))
+        experts = zip(*(torch.split(expert, length) for expert in whole.experts), strict=True)
+        for index, (base, pieces) in enumerate(zip(bases, experts, strict=False)):
+            yield TensorGroup(self.name, base, pieces, self.expert_names, self.seed, index * length)
 
     def blocks(self, length: int = CHUNK) -> Iterator[TensorGroup]:
         """Consecutive runs of whole rows (entries of the first axis) of about `length` elements; vectors are whole."""
@@ -90,8 +91,11 @@ class TensorGroup:
 
     def deltas(self) -> tuple[Tensor, ...]:
         """The task vectors expert - base, in float32 (float64 stays); freshly allocated, so rules may change them."""
-        base = self.required_base()
-        return tuple(working(expert) - base for expert in self.experts)
+        return self.differences(self.required_base())
+
+    def differences(self, origin: Tensor) -> tuple[Tensor, ...]:
+        """The experts less an origin, in float32 (float64 stays), freshly allocated."""
+        return tuple(_less(expert, origin) for expert in self.experts)
 
     def generator(self, index: int = 0) -> torch.Generator:
         """Randomness for expert `index` of this tensor: a function of seed, tensor name and expert name only.
@@ -158,6 +162,12 @@ class ScannedRule:
     def merged(self, group: TensorGroup) -> Iterator[tuple[TensorGroup, Tensor]]:
         """Piece after piece of the inputs, and what becomes of it."""
         return ElementwiseRule(self.scan(group), self.rows).merged(group)
+
+
+def _less(tensor: Tensor, origin: Tensor) -> Tensor:
+    """A tensor less another, in their working dtype; written over the converted copy, where there is one."""
+    value = working(tensor)
+    return value.sub_(origin) if value is not tensor and value.dtype == origin.dtype else value - origin
 
 
 def working(tensor: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import queue
 import threading
@@ -22,6 +23,7 @@ _NAME: Final = "fusion_eval.merge"
 _BATCH_BYTES: Final = 4 << 20  # small tensors are handed to a thread together, up to this size
 _BATCH_NAMES: Final = 64
 _SPARE_BYTES: Final = 128 << 20  # memory for other tensors beside the neediest one
+_KEPT_BYTES: Final = 8 << 20  # more than the operands of a slice
 
 
 class Sink(Protocol):
@@ -57,6 +59,7 @@ def stream(checkpoint: Checkpoint, sink: Sink, *, rank: int = 0, world: int = 1,
     gate = _Gate(max(needs, default=0) + _SPARE_BYTES)
     threads = min(loop.threads or _processors(), max(1, len(batches)))
     stopped = threading.Event()
+    keep_freed_memory()
 
     def work(batch: Sequence[str], need: int) -> int:
         with gate.room(need), torch.no_grad():
@@ -149,11 +152,22 @@ def one_torch_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+@functools.cache
+def keep_freed_memory() -> None:
+    """Have the C library keep what slices free for the next ones, where it can.
+
+    Handing memory back after each operation and faulting it in again costs more than the operation. glibc keeps as much
+    as twice the largest block that it ever mapped and freed.
+    """
+    torch.empty(_KEPT_BYTES, dtype=torch.uint8)
+
+
 def ahead(items: Iterable[_Item]) -> Iterator[_Item]:
     """The items, each computed by another thread while the one before it is used.
 
     In a thread of the loop, which has its share of the processor, and on a single processor, they come as they are.
     """
+    keep_freed_memory()
     if _processors() == 1 or threading.current_thread().name.startswith(_NAME):
         yield from items
         return

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import hardshrink
+from torch.nn.functional import hardshrink, softshrink
 
 _TINY = 1e-8
 _SMALLEST = float(torch.finfo(torch.float32).tiny)
@@ -14,8 +14,9 @@ _SMALLEST = float(torch.finfo(torch.float32).tiny)
 
 def weighted_sum(tensors: Sequence[Tensor], weights: Sequence[float], *, normalize: bool = False) -> Tensor:
     """sum_t w_t x_t, divided by sum_t w_t when `normalize` (weighted averages; task arithmetic, arXiv:2212.04089)."""
-    total = tensors[0] * weights[0]
-    for tensor, weight in zip(tensors[1:], weights[1:], strict=True):
+    done = 2 if len(tensors) > 1 and weights[0] == 1 else 1
+    total = tensors[0] * weights[0] if done == 1 else tensors[0].add(tensors[1], alpha=weights[1])
+    for tensor, weight in zip(tensors[done:], weights[done:], strict=True):
         total.add_(tensor, alpha=weight)
     divisor = sum(weights)
     return total.div_(divisor) if normalize and abs(divisor) >= _TINY else total
@@ -60,7 +61,7 @@ def largest_magnitude(deltas: Sequence[Tensor]) -> Tensor:
     """Per entry the task vector of largest magnitude, a later one on ties (MagMax, arXiv:2407.06322)."""
     best = deltas[0]
     for delta in deltas[1:]:
-        best = torch.where(delta.abs() >= best.abs(), delta, best)
+        best = torch.where((delta.abs() >= best.abs()) | delta.isnan(), delta, best)  # a NaN is never lost
     return best
 
 
@@ -110,10 +111,9 @@ def unique_and_shared(deltas: Sequence[Tensor], epsilon: float, gains: Sequence[
     return total
 
 
-def near_swap(base: Tensor, other: Tensor, t: float) -> Tensor:
-    """w b + (1 - w) a with w = clamp(t / |a - b|, 0, 1): weights that are near are swapped for the other's."""
-    weight = (t / (base - other).abs().clamp(min=1e-6)).clamp(0, 1)
-    return weight * other + (1 - weight) * base
+def limited(delta: Tensor, t: float) -> Tensor:
+    """clamp(t / |delta|, 0, 1) delta, that is delta less what passes t in magnitude (nearswap); inf is no number."""
+    return delta - softshrink(delta, t)
 
 
 def importance(base: Tensor, other: Tensor) -> Tensor:
@@ -168,3 +168,11 @@ def balanced_mean(deltas: Sequence[Tensor], scores: Sequence[Tensor]) -> Tensor:
         total.addcmul_(delta, score)
         share.add_(score)
     return total.div_(share.clamp_(min=1e-12))
+
+
+def not_lost(merged: Tensor, deltas: Sequence[Tensor]) -> Tensor:
+    """The merged tensor with what is not finite in a task vector, where a step that clips would hide it."""
+    for delta in deltas:
+        if not bool(delta.sum().isfinite()):
+            merged = torch.where(delta.isfinite(), merged, delta)
+    return merged

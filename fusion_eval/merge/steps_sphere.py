@@ -7,7 +7,7 @@ Gram matrix G_ij = <x_i, x_j>; two passes over the tensors then suffice, however
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -15,12 +15,47 @@ from torch import Tensor
 from fusion_eval.errors import Fault, MethodError
 
 NEARLY_PARALLEL = 0.9995
+_SINE = 0.1  # how large a squared sine must be, relative to what its error stems from
 
 
 def gram(tensors: Sequence[Tensor]) -> Tensor:
     """The inner products of tensors, in float64."""
-    rows = [tensor.reshape(-1).double() for tensor in tensors]
-    return _products(rows)
+    return _products([tensor.reshape(-1).double() for tensor in tensors])
+
+
+def gram_parts(tensors: Sequence[Tensor]) -> Tensor:
+    """The inner products, in float32's precision, of the first tensor and of the others' differences from it.
+
+    Half the work of `gram` on slices of float32.
+    """
+    first = tensors[0].reshape(-1)
+    return _products([first, *(tensor.reshape(-1) - first for tensor in tensors[1:])])
+
+
+def gram_of_parts(P: Tensor) -> Tensor | None:
+    """The Gram matrix that `gram_parts` stand for, or None where they are not precise enough for the angles.
+
+    Errors in what tensors have in common cancel in an angle, so that small angles are as precise as large ones, unless
+    the sine is small beside the differences: for tensors that differ in length only, or point away from each other.
+    """
+    back = torch.eye(len(P), dtype=torch.float64)
+    back[1:, 0] = 1
+    G, apart = back @ P @ back.T, P.diagonal().clone()
+    apart[0] = 0
+    squares = G.diagonal()
+    sines = squares[:, None] * squares - G.square()
+    wanted = _SINE * squares.max() * torch.maximum(apart[:, None], apart)
+    rows, columns = torch.triu_indices(len(P), len(P), 1).unbind()
+    return G if bool((sines >= wanted)[rows, columns].all()) else None
+
+
+def summed(pieces: Iterable[Tensor]) -> Tensor:
+    """The sum of small tensors, none of which is kept: they would hold the room between two slices' operands."""
+    pieces = iter(pieces)
+    total = next(pieces).clone()
+    for piece in pieces:
+        total += piece
+    return total
 
 
 def rough_gram(tensors: Sequence[Tensor]) -> Tensor:
@@ -29,11 +64,15 @@ def rough_gram(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _products(rows: Sequence[Tensor]) -> Tensor:
-    G = torch.empty(len(rows), len(rows), dtype=torch.float64)
-    for i, first in enumerate(rows):
-        for j in range(i + 1):
-            G[i, j] = G[j, i] = float(torch.dot(first, rows[j]))
-    return G
+    count, rows = len(rows), [_in_place_for_blas(row) for row in rows]
+    lower = [[float(torch.dot(first, second)) for second in rows[: i + 1]] for i, first in enumerate(rows)]
+    whole = [[lower[max(i, j)][min(i, j)] for j in range(count)] for i in range(count)]
+    return torch.tensor(whole, dtype=torch.float64)
+
+
+def _in_place_for_blas(row: Tensor) -> Tensor:
+    """A vector that begins where a cache line does: the last bits of a product may depend on it."""
+    return row if row.data_ptr() % 64 == 0 else row.clone()
 
 
 def slerp_coefficients(G: Tensor, t: float, parallel: float = NEARLY_PARALLEL) -> list[float]:
@@ -60,6 +99,8 @@ def multislerp_coefficients(G: Tensor, weights: Sequence[float], eps: float = 1e
         MethodError: the directions of three or more tensors cancel.
     """
     w = torch.tensor(weights, dtype=torch.float64)
+    if not bool(G.isfinite().all()):
+        return list(weights)  # so that what is not finite stays where it is, for the engine to name its model
     norms = G.diagonal().clamp(min=0).sqrt()
     units = torch.diag(1 / (norms + eps))
     mean = w @ units

@@ -91,10 +91,8 @@ class Flow:
         position, matrix = self.positions.get(group.name, 0.0), not self.tensors.is_table(group.name)
         if self.origin == "none":
             return State(group, None, group.values(), None, position, matrix)
-        if self.origin == "base":
-            return State(group, group.required_base(), group.deltas(), None, position, matrix)
-        average = mean(group)
-        return State(group, average, tuple(value - average for value in group.values()), None, position, matrix)
+        origin = group.required_base() if self.origin == "base" else mean(group)
+        return State(group, origin, group.differences(origin), None, position, matrix)
 
     def scan(self, group: TensorGroup) -> Flow:
         """The flow for one tensor: each step in turn scans the slices as the steps before it leave them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -65,11 +65,13 @@ class State:
 
     def with_deltas(self, deltas: Sequence[Tensor]) -> State:
         """The state with other task vectors."""
-        return replace(self, deltas=tuple(deltas))
+        # several times faster than `dataclasses.replace`
+        return State(self.group, self.origin, tuple(deltas), self.merged, self.position, self.matrix, self.lift)
 
     def with_merged(self, merged: Tensor) -> State:
         """The state with the combined vector, brought back by `lift`."""
-        return replace(self, merged=merged if self.lift is None else self.lift(merged), lift=None)
+        merged = merged if self.lift is None else self.lift(merged)
+        return State(self.group, self.origin, self.deltas, merged, self.position, self.matrix)
 
     def task_vectors(self) -> tuple[Tensor, ...]:
         """The task vectors before any step."""

@@ -184,8 +184,7 @@ class NearSwap(Step):
     t: Setting = 0.001
 
     def __call__(self, state: State) -> State:
-        base = state.group.required_base()
-        return state.with_merged(rules.near_swap(base, state.group.values()[0], state.value(self.t)) - base)
+        return state.with_merged(rules.limited(state.deltas[0], state.value(self.t)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +275,7 @@ class Balanced(Step):
     def __call__(self, state: State) -> State:
         kept = [rules.normalized(s, cut) for s, cut in zip(self.scores(state), self.cuts, strict=True)]
         clipped = [d.sign() * d.abs().clamp(*b) for d, b in zip(state.deltas, self.bounds, strict=True)]
-        return state.with_merged(rules.balanced_mean(clipped, kept))
+        return state.with_merged(rules.not_lost(rules.balanced_mean(clipped, kept), state.deltas))
 
 
 @dataclass(frozen=True, slots=True)

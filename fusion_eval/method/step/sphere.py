@@ -153,8 +153,7 @@ class Stock(Step):
 
     def scan(self, view: View) -> Step:
         """The coefficients of a tensor."""
-        pieces = [rules.rough_gram(state.deltas) for state in view.states()]
-        G = sum(pieces[1:], pieces[0])
+        G = rules.summed(rules.rough_gram(state.deltas) for state in view.states())
         return Combination((float(rules.stock_ratio(G)) / len(G),) * len(G))
 
 
@@ -195,5 +194,5 @@ def operands(state: State) -> Sequence[Tensor]:
 
 def gram(view: View) -> Tensor:
     """The inner products of a tensor's operands."""
-    pieces = [rules.gram(operands(state)) for state in view.states()]
-    return sum(pieces[1:], pieces[0])
+    G = rules.gram_of_parts(rules.summed(rules.gram_parts(operands(state)) for state in view.states()))
+    return rules.summed(rules.gram(operands(state)) for state in view.states()) if G is None else G
