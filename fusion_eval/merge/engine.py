@@ -96,13 +96,17 @@ class MergedCheckpoint(Checkpoint):
         rule: what to do with one parameter; called from several threads.
         pool: the models.
         device: where the rule runs.
+        finite: whether values that are not finite are errors; else they are noted. Infinities that all models share, as
+            masks have them, are always kept.
 
     Raises:
         MethodError: when a merged tensor is read that is not finite though it should be, or of another shape.
     """
 
-    def __init__(self, rule: Rule, pool: AlignedPool, device: torch.device | str = "cpu") -> None:
-        self.rule, self.pool, self.device = rule, pool, torch.device(device)
+    def __init__(
+        self, rule: Rule, pool: AlignedPool, device: torch.device | str = "cpu", *, finite: bool = True
+    ) -> None:
+        self.rule, self.pool, self.device, self.finite = rule, pool, torch.device(device), finite
         self._notes: dict[str, str] = {}
 
     @property
@@ -136,7 +140,8 @@ class MergedCheckpoint(Checkpoint):
             return
         group = self.pool.group(name)
         for piece, merged in self._merged(group):
-            _check(piece, merged, dtype)
+            if _suspicious(piece, merged, dtype):
+                merged = self._looked_into(piece, merged.reshape(-1), dtype)
             yield merged.to(dtype).cpu().reshape(-1)
 
     def spec(self, name: str) -> TensorSpec:
@@ -167,7 +172,7 @@ class MergedCheckpoint(Checkpoint):
     def key(self) -> str | None:
         """The pool's key and the rule's, or None where one is unknown."""
         pool, rule = self.pool.key(), rule_key(self.rule)
-        return None if pool is None or rule is None else f"{pool}|{rule}|{self.device.type}|{__version__}"
+        return None if pool is None or rule is None else f"{pool}|{rule}|{self.device.type}|{self.finite}|{__version__}"
 
     def __contains__(self, name: object) -> bool:
         return name in self.pool.reference
@@ -188,6 +193,24 @@ class MergedCheckpoint(Checkpoint):
             yield from rule.merged(group)
         else:
             yield group, rule(group)
+
+    def _looked_into(self, group: TensorGroup, merged: Tensor, dtype: torch.dtype) -> Tensor:
+        """Values that may not be finite: infinities that all models share are kept, others are errors or noted."""
+        shared, values = _shared_infinities(group)
+        if bool(shared.any()):
+            merged = torch.where(shared, values.to(merged.dtype), merged)
+        broken = ~(merged.isfinite() & (merged.abs() <= torch.finfo(dtype).max)) & ~shared
+        if not bool(broken.any()):
+            return merged
+        inputs = {"the base": group.base} if group.base is not None else {}
+        inputs |= dict(zip(group.expert_names, group.experts, strict=False))
+        owners = [name for name, tensor in inputs.items() if tensor is not None and not bool(tensor.isfinite().all())]
+        found = f"the merge is not finite in {dtype}" + (f"; {listed(owners)} has such values" if owners else "")
+        if not self.finite:
+            self._notes[group.name] = found
+            return merged
+        do = "Leave that model out, change the method's weights, or allow it: +method.tensors.nonfinite=keep."
+        raise MethodError(Fault(f"tensor '{group.name}'", found, "finite numbers", do))
 
     def _copied(self, name: str) -> Tensor:
         tensor = self.pool.reference[name].clone()
@@ -229,22 +252,21 @@ def _moved(group: TensorGroup, device: torch.device) -> TensorGroup:
     return TensorGroup(group.name, base, experts, group.expert_names, group.seed, group.start)
 
 
-def _check(group: TensorGroup, merged: Tensor, dtype: torch.dtype) -> None:
-    """Refuse what is not a merge: another size, or values that are not finite though the inputs are."""
-    where = f"tensor '{group.name}'"
+def _suspicious(group: TensorGroup, merged: Tensor, dtype: torch.dtype) -> bool:
+    """Whether some value may not be finite in a dtype, by one cheap pass; another size than the inputs' is refused."""
     if merged.numel() != group.numel:
         found = f"the method made {tuple(merged.shape)} of {tuple(group.experts[0].shape)}"
-        raise MethodError(Fault(where, found, "the shape of the inputs"))
+        raise MethodError(Fault(f"tensor '{group.name}'", found, "the shape of the inputs"))
     limit = torch.finfo(dtype).max
-    total = float(merged.sum())  # one cheap pass; a sum that is not finite is looked into
-    if math.isfinite(total) and (limit > 1e30 or float(merged.abs().amax() if merged.numel() else 0) <= limit):
-        return
-    inputs = {"base": group.base} if group.base is not None else {}
-    inputs |= dict(zip(group.expert_names, group.experts, strict=False))
-    broken = [name for name, tensor in inputs.items() if tensor is not None and not bool(tensor.isfinite().all())]
-    infinite = bool(merged.isinf().any()) or bool((merged.abs() > limit).any())
-    if bool(merged.isnan().any()) or (infinite and not broken):
-        found = f"the merge is not finite in {dtype}" + (f"; {listed(broken)} has such values" if broken else "")
-        raise MethodError(
-            Fault(where, found, "finite numbers", "Leave that model out, or change the method's weights.")
-        )
+    if not math.isfinite(float(merged.sum())):
+        return True
+    return limit < 1e30 and merged.numel() > 0 and float(merged.abs().amax()) > limit
+
+
+def _shared_infinities(group: TensorGroup) -> tuple[Tensor, Tensor]:
+    """Where all models have the same infinity, as masks have, and the values there; flat."""
+    first, *others = (tensor.reshape(-1) for tensor in (*(() if group.base is None else (group.base,)), *group.experts))
+    shared = first.isinf()
+    for other in others:
+        shared &= other == first
+    return shared, first

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fusion_eval.errors import CheckpointError, Fault, did_you_mean, listed
+from fusion_eval.errors import CheckpointError, Fault, MethodError, did_you_mean, listed
 from fusion_eval.merge.checkpoint import Checkpoint, TensorSpec
 from fusion_eval.merge.engine import AlignedPool
 from fusion_eval.merge.group import TensorGroup, working
@@ -113,7 +113,11 @@ class TaskCheckpoint(Checkpoint):
             return base
         shared = self._parts.shared(name)
         own = _NOTHING if self.task is None else self._parts.own(name, self.task)
-        return decode(base, shared, own).to(base.dtype)
+        decoded = decode(base, shared, own).to(base.dtype)
+        if not bool(decoded.isfinite().all()) and not torch.equal(decoded.isfinite(), base.isfinite()):
+            found = f"the model for task '{self.task}' is not finite" if self.task else "the shared part is not finite"
+            raise MethodError(Fault(f"tensor '{name}'", found, "finite numbers", "Leave that model out."))
+        return decoded
 
     def spec(self, name: str) -> TensorSpec:
         """As in the base."""

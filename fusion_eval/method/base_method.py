@@ -84,6 +84,11 @@ class RuleMethod(Method):
 
     elementwise: ClassVar[bool] = False
 
+    @property
+    def finite(self) -> bool:
+        """Whether merged values that are not finite are errors."""
+        return True
+
     def prepare(self, pool: Pool, fabric: Fabric | None = None, *, seed: int = 0) -> Rule:
         """The rule to merge with; passes over data or over all tensors happen here."""
         return ElementwiseRule(self.rule) if self.elementwise else self.rule
@@ -95,4 +100,4 @@ class RuleMethod(Method):
     def apply(self, pool: Pool, fabric: Fabric | None = None, *, seed: int = 0) -> Checkpoint:
         """The merge as a lazy checkpoint; the rule runs on Fabric's GPU, where it has one."""
         device = "cpu" if fabric is None or fabric.device.type != "cuda" else fabric.device
-        return MergedCheckpoint(self.prepare(pool, fabric, seed=seed), pool.aligned(seed), device)
+        return MergedCheckpoint(self.prepare(pool, fabric, seed=seed), pool.aligned(seed), device, finite=self.finite)

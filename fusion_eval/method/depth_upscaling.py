@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from torch import Tensor
+
 from fusion_eval.errors import ConfigError, Fault, did_you_mean, listed
 from fusion_eval.merge.checkpoint import Checkpoint
+from fusion_eval.merge.engine import AlignedPool, MergedCheckpoint
+from fusion_eval.merge.group import ElementwiseRule, TensorGroup
 from fusion_eval.merge.layers import layer_counts
 from fusion_eval.merge.setting import Range, setting_faults
 from fusion_eval.merge.stack import LayerRange, stacked
@@ -39,7 +43,7 @@ class DepthUpscaling(Method):
         total = max(counts.values(), default=0) if self.stack is None else counts.get(self.stack, 0)
         dropped = int(self.drop * total)
         ranges = [LayerRange(expert, 0, total - dropped), LayerRange(expert, dropped, total)]
-        return stacked(ranges, stack=self.stack)
+        return checked(stacked(ranges, stack=self.stack))
 
 
 class LayerStack(Method):
@@ -61,9 +65,9 @@ class LayerStack(Method):
     def apply(self, pool: Pool, fabric: Fabric | None = None, *, seed: int = 0) -> Checkpoint:
         """The stack as a view of the models."""
         if self.ranges is None:
-            return pool.checkpoint(pool.expert_names[0])
+            return checked(pool.checkpoint(pool.expert_names[0]))
         parts = [LayerRange(pool.checkpoint(name), start, end) for name, start, end in self.ranges]
-        return stacked(parts, stack=self.stack)
+        return checked(stacked(parts, stack=self.stack))
 
     def faults(self, pool: Pool) -> list[Fault]:
         """Models that the pool lacks."""
@@ -73,6 +77,15 @@ class LayerStack(Method):
             for index, (name, _, _) in enumerate(self.ranges or ())
             if name not in known
         ]
+
+
+def checked(checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint, whose tensors are errors where they hold NaN."""
+    return MergedCheckpoint(ElementwiseRule(_only), AlignedPool(None, {checkpoint.source: checkpoint}))
+
+
+def _only(group: TensorGroup) -> Tensor:
+    return group.experts[0]
 
 
 def _entry_faults(index: int, entry: Sequence[str | int]) -> list[Fault]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
-from fusion_eval.errors import ConfigError, Fault
+from fusion_eval.errors import ConfigError, Fault, MethodError
 from fusion_eval.merge.engine import AlignedPool
 from fusion_eval.merge.group import TensorGroup, working
 from fusion_eval.merge.per_task import Encoder, Parts, TaskCheckpoints
@@ -88,5 +88,14 @@ def merged_vector(flow: Flow, group: TensorGroup) -> Tensor:
 
 
 def task_vector(group: TensorGroup, index: int) -> Tensor:
-    """One expert's task vector."""
-    return working(group.experts[index]) - group.required_base()
+    """One expert's task vector.
+
+    Raises:
+        MethodError: it is not finite.
+    """
+    vector = working(group.experts[index]) - group.required_base()
+    if not bool(vector.isfinite().all()):
+        who = group.expert_names[index] if group.expert_names else str(index)
+        found = f"values that are not finite in {who} (or in the base)"
+        raise MethodError(Fault(f"tensor '{group.name}'", found, "finite numbers", "Leave that model out."))
+    return vector

@@ -218,6 +218,11 @@ class PipelineMethod(RuleMethod):
             raise ConfigError(*faults)
         self.steps, self.origin, self.last = tuple(steps), origin, last
 
+    @property
+    def finite(self) -> bool:
+        """Whether merged values that are not finite are errors."""
+        return self.tensors.nonfinite == "error"
+
     def where(self, index: int) -> str:
         """The config key under which a step's options stand."""
         return "method"

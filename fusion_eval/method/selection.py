@@ -15,6 +15,7 @@ _CHOICES = {
     "others": ("base", "average"),
     "statistics": ("base", "average", "merge"),
     "kernels": ("average", "flatten", "stack"),
+    "nonfinite": ("error", "keep"),
 }
 
 
@@ -34,6 +35,8 @@ class Tensors:
         kernels: what steps on singular values do with tensors of three and more axes: `average` them, as the papers do;
             `flatten` them to a matrix of outputs by everything else (convolutions); take them as a `stack` of matrices,
             each of the last two axes (experts of a mixture in one tensor).
+        nonfinite: what merged values that are NaN or infinite are: an `error` that names the model, or, with `keep`,
+            values like others, and a note in the report.
     """
 
     include: tuple[str, ...] = ()
@@ -42,6 +45,7 @@ class Tensors:
     others: str = "base"
     statistics: str = "average"
     kernels: str = "average"
+    nonfinite: str = "error"
 
     @classmethod
     def of(cls, value: Tensors | Mapping[str, Any] | None, where: str = "method.tensors") -> Tensors:

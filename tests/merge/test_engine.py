@@ -189,6 +189,26 @@ def test_infinities_that_models_share_are_kept() -> None:
     assert torch.equal(MergedCheckpoint(average, aligned)["bias"], state["bias"])
 
 
+def test_infinities_that_models_share_are_kept_in_differences_too() -> None:
+    base = {"bias": torch.tensor([0.0, float("-inf"), 1.0])}
+    expert = {"bias": torch.tensor([1.0, float("-inf"), 1.0])}
+    aligned = AlignedPool(StateDictCheckpoint(base), {"a": StateDictCheckpoint(expert)})
+    rule = ElementwiseRule(lambda group: group.required_base() + 0.5 * group.deltas()[0])
+    assert torch.equal(MergedCheckpoint(rule, aligned)["bias"], torch.tensor([0.5, float("-inf"), 1.0]))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_what_one_model_has_alone_is_an_error_or_allowed_with_a_note(value: float) -> None:
+    states = {"a": {"w": torch.tensor([1.0, value])}, "b": {"w": torch.tensor([1.0, 2.0])}}
+    aligned = AlignedPool(None, {name: StateDictCheckpoint(state) for name, state in states.items()})
+    with pytest.raises(MethodError, match="a has such values"):
+        MergedCheckpoint(ElementwiseRule(average), aligned)["w"]
+    allowed = MergedCheckpoint(ElementwiseRule(average), aligned, finite=False)
+    assert float(allowed["w"][0]) == 1.0
+    assert not torch.isfinite(allowed["w"][1])
+    assert "a has such values" in allowed.notes["w"]
+
+
 def test_another_shape_is_refused() -> None:
     with pytest.raises(MethodError, match=r"the method made \(1,\) of \(7,\)"):
         MergedCheckpoint(lambda group: group.values()[0][:1], pool())["head.bias"]

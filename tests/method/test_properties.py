@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from fusion_eval.errors import MethodError
 from fusion_eval.merge.per_task import TaskCheckpoints
 from tests.method.conftest import StatePool, pool_of, state_dict
 from tests.method.test_configs import FILES, instantiate
@@ -171,6 +172,37 @@ def test_empty_tensors_and_scalars_pass_through_every_method():
         for model in models(method.apply(wide)).values():
             assert model["empty"].shape == (0, 3), name
             torch.testing.assert_close(model["scale"], torch.tensor(2.0), msg=name)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"model_recombination"}))
+def test_what_is_not_finite_in_one_expert_is_an_error_that_names_it(name, value):
+    method = method_of(name)
+    pool = fitting(method)
+    tensor, owner = "layers.0.linear.weight", "task0"
+    broken = pool.experts[owner][tensor].clone()
+    broken[0, 0] = value
+    pool.experts[owner] = pool.experts[owner] | {tensor: broken}
+    if name in {"passthrough", "depth_upscaling", "layer_stack"} and value == float("inf"):
+        return  # the only model that is read: all models share it
+
+    def read():
+        return [model[tensor] for key, model in models(method.apply(pool)).items() if key in ("", owner)]
+
+    with pytest.raises(MethodError, match=rf"tensor '{tensor}': .*{owner}"):
+        read()
+
+
+def test_infinities_may_be_allowed():
+    pool = pool_of(3)
+    broken = pool.experts["task0"]["head.weight"].clone()
+    broken[0, 0] = float("inf")
+    pool.experts["task0"] = pool.experts["task0"] | {"head.weight": broken}
+    config = OmegaConf.load(FILES[NAMES.index("task_arithmetic")])
+    config.tensors.nonfinite = "keep"
+    merged = instantiate(config).apply(pool)
+    assert torch.isinf(merged["head.weight"][0, 0])
+    assert "task0" in merged.notes["head.weight"]
 
 
 def test_state_dict_helper_is_seeded():
