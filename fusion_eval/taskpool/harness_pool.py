@@ -37,6 +37,8 @@ class HarnessTaskPool(TypedTaskPool):
     _answers: str | None = None
     _show_members: bool = False
     _suite: Suite | None = None
+    _kind: str = ""
+    _bar: Any = None
 
     @abstractmethod
     def make_suite(self) -> Suite:
@@ -156,12 +158,14 @@ class HarnessTaskPool(TypedTaskPool):
     def _progress(self, kind: str, done: int, total: int) -> None:
         from tqdm import tqdm
 
-        bar = getattr(self, "_bar", None)
-        if bar is None or bar.desc != f"{kind}: " or done == 1:
-            bar = self._bar = tqdm(total=total, desc=kind, leave=False)
+        bar: Any = self._bar
+        if bar is None or self._kind != kind or done <= bar.n:
+            self._kind, bar = kind, tqdm(total=total, desc=kind, leave=False, disable=None)
+            self._bar = bar
         bar.update(done - bar.n)
         if done == total:
             bar.close()
+            self._bar = None
 
 
 def everywhere(devices: Devices, item: Any) -> list[Any]:
