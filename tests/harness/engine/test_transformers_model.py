@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from fusion_eval.errors import EvaluationError
 from fusion_eval.harness.engine.causal import ScorerOptions
 from fusion_eval.harness.engine.generation import cut
 from fusion_eval.harness.engine.transformers_model import TransformersModel, weights_digest
+from fusion_eval.harness.request import Request
+from fusion_eval.harness.scheduler import Scheduler
+from fusion_eval.harness.store import AnswerStore
 
 TEXTS = ["The quick brown fox", "The quick brown fox jumps over", "Import this, and then", "a", "The quick brown dog"]
 
@@ -99,3 +103,49 @@ def test_digests_see_every_weight(tiny_gpt2: Any) -> None:
         )  # fmt: skip
     assert weights_digest(other) != weights_digest(tiny_gpt2)
     assert weights_digest(tiny_gpt2, "a") != weights_digest(tiny_gpt2, "b")
+
+
+class Killed(BaseException):
+    """Stands for a signal."""
+
+
+def test_what_a_killed_unit_had_answered_is_not_asked_again(
+    tiny_llama: Any, tokenizers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = "The quick brown fox jumps over the lazy dog. " * 6
+
+    def asked() -> list[Request]:
+        pairs = [(f"{head}{i} is", f" number {i}{tail}") for i in range(30) for tail in ("", " or so")]
+        return [Request("loglikelihood", {}, pair, 0, ("t", i, 1)) for i, pair in enumerate(pairs)]
+
+    def model() -> TransformersModel:
+        return TransformersModel(tiny_llama, tokenizers["llama"], options=ScorerOptions(40, True))
+
+    whole = asked()
+    first = model()
+    assert len(first.plan_scores([p for row in first.encode_pairs([r.args for r in whole]) for p in row])) == 1
+    Scheduler(first).answer(whole)
+    second = model()
+    forward = second.scorer.runner._call
+    passes: list[int] = []
+
+    def dying(*given: Any) -> Any:
+        if len(passes) == 4:
+            raise Killed
+        passes.append(1)
+        return forward(*given)
+
+    monkeypatch.setattr(second.scorer.runner, "_call", dying)
+    with pytest.raises(Killed):
+        Scheduler(second, AnswerStore(tmp_path, second.fingerprint)).answer(asked())
+    third, again = model(), asked()
+    kept = len(AnswerStore(tmp_path, third.fingerprint))
+    assert 0 < kept < len(again)
+    Scheduler(third, AnswerStore(tmp_path, third.fingerprint)).answer(again)
+    assert [r.resps for r in again] == [r.resps for r in whole]
+    prefix = 1
+    assert third.work["forward_passes"] == first.work["forward_passes"] - (len(passes) - prefix)
+    fourth, last = model(), asked()
+    Scheduler(fourth, AnswerStore(tmp_path, fourth.fingerprint)).answer(last)
+    assert "forward_passes" not in fourth.work
+    assert [r.resps for r in last] == [r.resps for r in whole]
