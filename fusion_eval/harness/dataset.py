@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import logging
 import os
@@ -100,10 +101,21 @@ class DataSource:
         datasets = _datasets()
         if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
             return datasets.load_from_disk(str(folder))
+        if (folder / "README.md").is_file():
+            kwargs = {"cache_dir": str(self._cache_of(folder)), **kwargs}
         if name and not _card_has(folder, name):
             kwargs, name = ({"data_dir": name, **kwargs}, None) if (folder / name).is_dir() else (kwargs, None)
         with quiet():
             return self._call(datasets, str(folder), name, kwargs, DataRequest(str(folder), name, kwargs))
+
+    def _cache_of(self, folder: Path) -> Path:
+        """A place of its own for what a folder with a card holds now: `datasets` would give what it held before."""
+        found = sorted(
+            (str(file.relative_to(folder)), stat.st_size, stat.st_mtime_ns)
+            for file in folder.rglob("*") if file.is_file() for stat in [file.stat()]
+        )  # fmt: skip
+        digest = hashlib.sha256(json.dumps([str(folder), found]).encode()).hexdigest()[:16]
+        return Path(self.cache_dir or _datasets().config.HF_DATASETS_CACHE) / f"folder_{digest}"
 
     def _call(self, datasets: Any, path: str, name: str | None, kwargs: dict[str, Any], request: DataRequest) -> Any:
         cache = {"cache_dir": str(self.cache_dir)} if self.cache_dir else {}
