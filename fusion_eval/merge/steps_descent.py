@@ -95,14 +95,14 @@ def conflict_removing(matrices: Sequence[Tensor], scales: Sequence[float], parts
 def disentangling(G: Tensor, alpha: float, steps: int, lr: float) -> Tensor:
     """Coefficients c of the redundant vector delta = sum_i c_i tau_i (AWD, arXiv:2411.18729).
 
-    Minimises mean_{i<j} |cos(tau_i - delta, tau_j - delta)| + alpha |delta| / mean_i |tau_i|, by Adam from c = 0, over
-    the span of the task vectors, where every gradient lies: only their Gram matrix G is needed.
+    Minimises mean_{i<j} |cos(tau_i - delta, tau_j - delta)| + alpha |delta| (eq. 9 to 11), by Adam from c = 0, over the
+    span of the task vectors, where every gradient lies: only their Gram matrix G is needed.
     """
     count = len(G)
     mean_norm = G.diagonal().clamp(min=0).sqrt().mean()
     if count < 2 or mean_norm == 0:
         return torch.zeros(count, dtype=G.dtype)
-    G = G / mean_norm**2
+    G, alpha = G / mean_norm**2, alpha * float(mean_norm)  # only numbers near 1 are handled
     rows, columns = torch.triu_indices(count, count, 1).unbind()
     eye = torch.eye(count, dtype=G.dtype)
 

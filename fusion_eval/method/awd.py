@@ -14,8 +14,7 @@ class Awd(PipelineMethod):
     """theta_0 + lambda sum_t (tau_t - delta).
 
     Multi-task model merging via adaptive weight disentanglement, arXiv:2411.18729. delta minimises mean |cos(tau_i -
-    delta, tau_j - delta)| + alpha |delta| / mean |tau_i|, found in the span of the task vectors, where every gradient
-    lies (the paper's Adam on the entries leaves that span; its objective does not need to).
+    delta, tau_j - delta)| + alpha |delta|_2, found in the span of the task vectors, where every gradient lies.
 
     Args:
         scaling: lambda.
@@ -30,8 +29,8 @@ class Awd(PipelineMethod):
     def __init__(
         self,
         scaling: Setting = 0.3,
-        alpha: float = 0.5,
-        steps: int = 200,
+        alpha: float = 0.1,
+        steps: int = 300,
         lr: float = 0.01,
         tensors: Mapping[str, Any] | None = None,
     ) -> None:

@@ -14,6 +14,7 @@ from fusion_eval.method.della import DellaLinear
 from fusion_eval.method.emr import Emr
 from fusion_eval.method.iso_c import IsoC
 from fusion_eval.method.knots_ties import KnotsTies
+from fusion_eval.method.lines import Lines
 from fusion_eval.method.localize_and_stitch import LocalizeAndStitch
 from fusion_eval.method.magnitude_pruning import MagnitudePruning
 from fusion_eval.method.model_recombination import ModelRecombination
@@ -283,12 +284,54 @@ def test_depth_scaling_over_ties_finds_alpha_from_the_norms():
     pool = pool_of(3)
     plain = Ties(0.2, tensors=MERGE_ALL).apply(pool)
     summed = TaskArithmetic(1.0, tensors=MERGE_ALL).apply(pool)
-    norm = lambda model: math.sqrt(sum(((model[n] - pool.base[n]).double() ** 2).sum() for n in floats(pool)))  # noqa: E731
+    norm = lambda model: sum((model[n] - pool.base[n]).double().abs().sum() for n in floats(pool))  # noqa: E731
     alpha = norm(summed) / norm(plain) / 3
     merged = Pipeline([Trim(0.2), Elect(), DepthScale(None, 0.5)], tensors=MERGE_ALL).apply(pool)
     for name, position in (("layers.0.linear.weight", 0.0), ("layers.1.linear.weight", 1.0)):
         wanted = pool.base[name] + (alpha + 0.5 * position) * (plain[name] - pool.base[name])
         torch.testing.assert_close(merged[name], wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("last", [None, "head"])
+def test_lines_scales_by_depth_and_what_lies_outside_like_the_first_layer(last):
+    pool = pool_of(3)
+    merged = Lines(beta=0.5, last=last).apply(pool)
+    depths = {
+        "embed.weight": 0,
+        "layers.0.linear.bias": 0,
+        "layers.1.linear.weight": 1,
+        "head.weight": last is not None,
+    }
+    for name, depth in depths.items():
+        total = sum(state[name].double() - pool.base[name].double() for state in pool.experts.values())
+        wanted = pool.base[name].double() + (1 / 3 + 0.5 * depth) * total
+        torch.testing.assert_close(merged[name].double(), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_awd_reaches_the_optimum_of_its_objective():
+    """What descending on every entry of the redundant vector finds, and from there no better point in the span."""
+    from scipy.optimize import minimize
+
+    generator = torch.Generator().manual_seed(5)
+    common = torch.randn(12, generator=generator, dtype=torch.float64)
+    taus = torch.stack([common + torch.randn(12, generator=generator, dtype=torch.float64) for _ in range(3)])
+    alpha = 0.1
+
+    def objective(delta):
+        rest = torch.nn.functional.normalize(taus - torch.as_tensor(delta), dim=1)
+        cosines = rest @ rest.T
+        return float((cosines.abs().sum() - 3) / 6 + alpha * torch.as_tensor(delta).norm())
+
+    base = {"w": torch.zeros(12, dtype=torch.float64)}
+    pool = StatePool(base, {f"t{index}": {"w": tau} for index, tau in enumerate(taus)})
+    merged = Awd(1.0, alpha=alpha, steps=3000).apply(pool)["w"]
+    delta = (taus.sum(0) - merged) / 3
+    assert objective(delta) < 0.6 * objective(torch.zeros(12))
+    best = min(
+        minimize(objective, start, method="Nelder-Mead", options={"maxfev": 20000, "maxiter": 20000}).fun
+        for start in (0.5 * taus.mean(0).numpy(), delta.numpy())
+    )
+    assert objective(delta) < best + 0.01
 
 
 def test_emr_over_task_singular_vectors():

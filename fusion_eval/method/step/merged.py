@@ -47,7 +47,7 @@ class DepthScale(Step):
     """Multiply by alpha + beta (l - 1) / (L - 1) in layer l of L (LiNeS, arXiv:2410.17146).
 
     Args:
-        alpha: the factor of the first layer; None: |sum_t tau_t| / (N |tau|) over the whole model, as in the paper.
+        alpha: the factor of the first layer; None: |sum_t tau_t|_1 / (N |tau|_1) over the whole model.
         beta: how much larger the last layer's is.
     """
 
@@ -74,9 +74,9 @@ class DepthScale(Step):
         for state in view.states():
             deltas = state.task_vectors()
             count = len(deltas)
-            summed += _square(sum(deltas[1:], deltas[0]))
-            merged += _square(state.required())
-        return replace(self, alpha=math.sqrt(summed / merged) / count if merged > 0 else 1 / count)
+            summed += _length(sum(deltas[1:], deltas[0]))
+            merged += _length(state.required())
+        return replace(self, alpha=summed / merged / count if merged > 0 else 1 / count)
 
     def __call__(self, state: State) -> State:
         alpha = 1 / len(state.deltas) if self.alpha is None else self.alpha
@@ -129,3 +129,7 @@ class MatchNorm(Step):
 
 def _square(tensor: Tensor) -> float:
     return float(tensor.square().sum(dtype=torch.float64))
+
+
+def _length(tensor: Tensor) -> float:
+    return float(tensor.abs().sum(dtype=torch.float64))

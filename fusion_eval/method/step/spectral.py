@@ -231,8 +231,8 @@ class Disentangle(Step):
     phase: ClassVar[str] = DELTAS
     settings: ClassVar[Mapping[str, Range]] = {"alpha": Range(0), "steps": Range(0), "lr": Range(0)}
 
-    alpha: float = 0.5
-    steps: int = 200
+    alpha: float = 0.1
+    steps: int = 300
     lr: float = 0.01
     coefficients: tuple[float, ...] = ()
 
