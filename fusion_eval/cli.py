@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Collection
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ def _start(argv: list[str]) -> None:
         return
     compose.unavailable_folders_are_errors()
     config_path.register()
+    sys.argv[1:] = usage.with_full_keys(argv, [field.name for field in fields(compose.Settings)])
     folder = str(config_path.config_dir())
     try:
         hydra.main(version_base="1.3", config_path=folder, config_name=config_path.ROOT)(run)()
@@ -147,12 +149,49 @@ def _check_and_launch(cfg: DictConfig, folder: str, overrides: list[str]) -> flo
     here = HydraConfig.get().runtime.cwd  # where the command was given, also under hydra.job.chdir
     if here not in sys.path:
         sys.path.append(here)  # appended: a module beside ./config is found, and none of ours is shadowed
+    if _is_tool(cfg):
+        _use(cfg, Path(folder))
+        return None
     from fusion_eval.program.launch import is_one_cpu_process, launch  # torch is loaded here, not by --help
 
     # Lightning takes longer to import than the default run needs, and one process does without it.
     _check(cfg, skip=("fabric",) if is_one_cpu_process(_raw(cfg, "fabric")) else ())
     config: Any = OmegaConf.to_container(cfg, resolve=True)
     return launch(config, output_dir=folder, overrides=overrides)
+
+
+def _is_tool(cfg: DictConfig) -> bool:
+    """Whether the configured program only looks at files, so that neither models nor torch are needed."""
+    from fusion_eval.build import locate
+    from fusion_eval.program.tool import Tool
+
+    target = "" if OmegaConf.is_missing(cfg, "program") else str(_raw(cfg, "program").get("_target_"))
+    if not target.startswith("fusion_eval.program.") or target.count(".") < 3:
+        return False
+    try:
+        kind = locate(target)
+    except compose.FOREIGN:
+        return False  # `check` says what is wrong
+    return isinstance(kind, type) and issubclass(kind, Tool)
+
+
+def _use(cfg: DictConfig, folder: Path) -> None:
+    """Run a tool, print what it found, and fail where it found faults."""
+    from fusion_eval.build import build, check
+
+    faults = list(compose.root_faults(cfg))
+    try:
+        check(OmegaConf.masked_copy(cfg, ["program"]))
+    except ConfigError as error:
+        faults.extend(error.faults)
+    if faults:
+        raise ConfigError(*faults)
+    config: Any = OmegaConf.to_container(cfg, resolve=True)
+    found = build(config["program"], _key_="program", config=config).run()
+    print(found.text)
+    write_text(folder / "findings.json", json.dumps(found.data, indent=1, ensure_ascii=False, default=str) + "\n")
+    if found.faults:
+        raise ConfigError(*found.faults)
 
 
 def _raw(cfg: DictConfig, key: str) -> dict[str, Any]:

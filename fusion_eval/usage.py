@@ -44,6 +44,22 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     return known
 
 
+def with_full_keys(argv: Sequence[str], root: Sequence[str]) -> list[str]:
+    """The command line with `key=value` written `program.key=value` where only the chosen program has such a key.
+
+    Args:
+        argv: flags and overrides.
+        root: keys of the root, which keep their meaning.
+    """
+    chosen = [word.removeprefix("program=") for word in argv if word.startswith("program=")]
+    folders = [config_dir(), *(folder for _, folder in user_folders())]
+    files = [
+        file for name in chosen[-1:] for folder in folders if (file := folder / "program" / f"{name}.yaml").is_file()
+    ]
+    own = {str(key) for file in files for key in OmegaConf.load(file)} - {*root, *groups(folders)}
+    return [f"program.{word}" if "=" in word and word.partition("=")[0] in own else word for word in argv]
+
+
 def _refuse(message: str) -> NoReturn:
     raise ConfigError(Fault("command line", message, do="See: fusion_eval --help"))
 

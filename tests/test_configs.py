@@ -6,6 +6,7 @@ import itertools
 import os
 import shlex
 from collections.abc import Iterator
+from dataclasses import fields
 
 import pytest
 import yaml
@@ -14,7 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from fusion_eval import cli, config_path
 from fusion_eval.build import check
+from fusion_eval.compose import Settings
 from fusion_eval.errors import ConfigError, Fault
+from fusion_eval.usage import with_full_keys
 
 CONFIG = config_path.config_dir()
 CHOSEN = ("program", "method", "modelpool", "taskpool", "fabric")
@@ -89,9 +92,10 @@ def test_root_values_are_the_schema_s() -> None:
 def test_examples_of_the_help_compose() -> None:
     text = OmegaConf.load(CONFIG / "hydra" / "default.yaml").help.header
     examples = [line.strip().split("    ")[0] for line in text.splitlines() if line.startswith("  fusion_eval")]
-    assert len(examples) == 7
+    assert len(examples) == 8
     for example in examples:
         words = [word for word in shlex.split(example)[1:] if "=" in word]
+        words = with_full_keys(words, [item.name for item in fields(Settings)])
         pairs = [word.partition("=")[::2] for word in words]
         choices = [[f"{key}={value}" for value in values.split(",")] for key, values in pairs]
         for job in itertools.product(*choices):

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from fusion_eval.harness.judge.asked import AskedJudge
 from fusion_eval.harness.judge.backends import nobody
@@ -96,14 +96,23 @@ def ask_for_task(messages: Messages, **options: Any) -> str:
         JudgeSilence: no answer, while a hook runs under `judged`.
         JudgeError: no answer elsewhere.
     """
+    try:
+        return current_judge().ask(messages, **options)
+    except JudgeError as error:
+        silence(error)
+
+
+def silence(error: JudgeError) -> NoReturn:
+    """Tell code of tasks that there is no answer.
+
+    Raises:
+        JudgeSilence: while a hook runs under `judged`.
+        JudgeError: elsewhere.
+    """
     own = _OWN.get()
     watches = [own] if own is not None else list(_watches)  # a thread that the hook started has no context of its own
-    try:
-        answer = current_judge().ask(messages, **options)
-    except JudgeError as error:
-        for watch in watches:
-            watch.error = watch.error or error
-        if watches:
-            raise JudgeSilence(error) from error
-        raise
-    return answer
+    for watch in watches:
+        watch.error = watch.error or error
+    if watches:
+        raise JudgeSilence(error) from error
+    raise error

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from fusion_eval.errors import Fault
-from fusion_eval.harness.judge.active import ask_for_task
+from fusion_eval.harness.judge.active import ask_for_task, silence
 from fusion_eval.harness.judge.base import JudgeError
 
 CHAT: Final = "/chat/completions"
@@ -78,7 +78,7 @@ class _Elsewhere:
         return _Elsewhere(f"{self._path}.{name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise JudgeError(Fault(self._path, "is asked for by the task; a judge answers chat completions only"))
+        silence(JudgeError(Fault(self._path, "is asked for by the task; a judge answers chat completions only")))
 
 
 class OpenAI:
