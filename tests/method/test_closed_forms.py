@@ -10,7 +10,7 @@ import torch
 from fusion_eval.method.awd import Awd
 from fusion_eval.method.cart import Cart
 from fusion_eval.method.consensus import ConsensusTies
-from fusion_eval.method.della import DellaLinear
+from fusion_eval.method.della import Della, DellaLinear
 from fusion_eval.method.emr import Emr
 from fusion_eval.method.iso_c import IsoC
 from fusion_eval.method.knots_ties import KnotsTies
@@ -176,6 +176,31 @@ def test_della_keeps_by_rank(rescale):
         torch.testing.assert_close(merged.abs().sum((1, 2)), delta.abs().sum().expand(runs), rtol=1e-4, atol=0)
     if rescale == "none":
         assert torch.equal(merged[0][merged[0] != 0], delta[merged[0] != 0])
+
+
+def test_della_elects_among_what_it_keeps():
+    pool = pool_of(3)
+    alone = {
+        task: DellaLinear(0.6, 0.2, 1.0).apply(StatePool(pool.base, {task: state}), seed=4)[MATRIX] - pool.base[MATRIX]
+        for task, state in pool.experts.items()
+    }
+    kept = torch.stack(list(alone.values())).double()
+    sign = torch.where(kept.sum(0) >= 0, 1.0, -1.0)
+    agrees = kept.sign() == sign
+    merged = (kept * agrees).sum(0) / agrees.sum(0).clamp(min=1)
+    got = Della(0.6, 0.2, 0.7, combine="mean").apply(pool, seed=4)[MATRIX]
+    torch.testing.assert_close(got.double(), pool.base[MATRIX] + 0.7 * merged, rtol=1e-5, atol=1e-6)
+
+
+def test_tsv_c_keeps_the_first_directions_of_each_task():
+    pool = pool_of(3)
+    models = TsvC().apply(pool)
+    for task, state in pool.experts.items():
+        U, S, V = torch.linalg.svd(state[MATRIX].double() - pool.base[MATRIX].double(), full_matrices=False)
+        rank = len(S) // 3
+        wanted = pool.base[MATRIX].double() + U[:, :rank] @ torch.diag(S[:rank]) @ V[:rank]
+        torch.testing.assert_close(models[task][MATRIX].double(), wanted, rtol=1e-5, atol=1e-6)
+        assert torch.equal(models[task]["layers.0.linear.bias"], state["layers.0.linear.bias"])
 
 
 def test_recombined_models_use_each_layer_of_each_expert_once():

@@ -1,4 +1,4 @@
-"""Every config of a method builds, says its paper, and merges; every method has a line in the documentation."""
+"""Every config of a method builds, says its paper, and merges."""
 
 from __future__ import annotations
 
@@ -51,9 +51,3 @@ def test_config_names_its_paper(path):
     head = path.read_text().splitlines()[0]
     assert head.startswith("# ")
     assert re.search(r"arXiv:\d{4}\.\d{5}|no arXiv id", head), head
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_method_has_a_line_in_the_documentation(path, repo_root):
-    text = (repo_root / "docs" / "methods.md").read_text()
-    assert f"`{path.stem}`" in text
