@@ -37,7 +37,9 @@ def mean_auroc(name: str, scores: Floats, positive: NDArray[Any], notes: tuple[s
     if not len(known):
         return None
     if float((counts[known] * (len(scores) - counts[known])).sum()) <= _MOST_PAIRS:
-        return _exact(name, [_Wins(scores[:, c], _of_class(positive, int(c))) for c in known], notes, (scores, positive))
+        return _exact(
+            name, [_Wins(scores[:, c], _of_class(positive, int(c))) for c in known], notes, (scores, positive)
+        )
     if len(scores) * len(known) > _MOST_SLOPES:
         return None
     return linear_metric(name, *_mean_slopes(name, scores, positive, known), notes)

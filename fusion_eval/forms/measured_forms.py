@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fusion_eval.evaluation.measure import Measured, counted_rows
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from torchmetrics import Metric
 
 _RESAMPLES = 1_000
-_MANY_ITEMS = 20_000
+_MANY_ITEMS = 1_000
 
 
 def forms_of(rows: Rows, measured: Measured, task: Task, battery: Mapping[str, Metric]) -> dict[str, Form | None]:
@@ -44,12 +46,37 @@ def forms_of(rows: Rows, measured: Measured, task: Task, battery: Mapping[str, M
     return forms
 
 
-def interval_of_form(form: Form, clusters: Any = None, level: float = 0.95) -> Interval:
+def interval_of_form(
+    form: Form, clusters: Any = None, level: float = 0.95, *, bounds: tuple[float | None, float | None] = (None, None)
+) -> Interval:
     """One model's interval over items, or over clusters of items.
 
-    Means get `interval_of`; other metrics the percentile bootstrap, or the jackknife of groups where items are many.
+    Means get `interval_of`. Other metrics get the percentile bootstrap, or the delta method where items are many, on
+    the logit scale for metrics between 0 and 1, so that the interval stays there.
+
+    Args:
+        form: the metric by items.
+        clusters: a label per item, or None.
+        level: the confidence level.
+        bounds: the smallest and the largest value that the metric can have, where it has such.
     """
     if not isinstance(form, ItemMetric):
         return interval_of(form, clusters, level)
-    method = "jackknife" if form.n_items > _MANY_ITEMS else "percentile"
-    return interval_of_metric(form, clusters, level, method=method, resamples=_RESAMPLES)
+    if form.n_items <= _MANY_ITEMS:
+        return interval_of_metric(form, clusters, level, method="percentile", resamples=_RESAMPLES)
+    found = interval_of_metric(form, clusters, level, method="delta")
+    return _on_logits(found) if bounds == (0.0, 1.0) and 0 < found.value < 1 else found
+
+
+def _on_logits(found: Interval) -> Interval:
+    """The same standard error's interval of log(v / (1 - v)), mapped back."""
+    value = found.value
+    half = (found.high - found.low) / 2 / (value * (1 - value))
+    middle = math.log(value / (1 - value))
+    low, high = (1 / (1 + math.exp(-(middle + side * half))) for side in (-1, 1))
+    return replace(found, low=low, high=high)
+
+
+def bounds_of(metric: Metric) -> tuple[float | None, float | None]:
+    """The smallest and the largest value that a metric says it can have."""
+    return getattr(metric, "plot_lower_bound", None), getattr(metric, "plot_upper_bound", None)

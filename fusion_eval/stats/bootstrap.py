@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,13 +68,19 @@ def jackknife_means(scores: Floats, codes: Ints | None) -> Floats:
 
 
 def jackknife_metric(metric: ItemMetric, codes: Ints | None = None) -> Floats:
-    """The metric without one item or cluster each; many items are left out in at most 500 groups (delete-a-group)."""
+    """The metric without one item or cluster each; many items are left out in at most 500 random groups."""
     n = metric.n_items
-    groups = codes if codes is not None else (np.arange(n) * min(n, _GROUPS)) // n
+    groups = codes if codes is not None else _groups(n)
     number = int(groups.max()) + 1
     step = max(1, (1 << 20) // n)
     blocks = (np.arange(start, min(start + step, number)) for start in range(0, number, step))
     return np.concatenate([metric.of_weights((groups != block[:, np.newaxis]).astype(np.float64)) for block in blocks])
+
+
+def _groups(n: int) -> Ints:
+    """Groups of equal size for leaving out; random ones, for neighbours in a data set are often alike."""
+    groups = (np.arange(n, dtype=np.int64) * min(n, _GROUPS)) // n
+    return groups if n <= _GROUPS else np.random.default_rng(0).permutation(groups)
 
 
 def jackknife_stderr(values: Floats) -> float:
@@ -121,11 +128,22 @@ def interval_of_metric(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval:
-    """A metric that is no mean with its interval: `percentile`, `bca` or `jackknife` over items or clusters."""
+    """A metric that is no mean with its interval: `percentile`, `bca`, `jackknife` or `delta` over items or clusters.
+
+    `delta` is the fastest: the spread of the items' influences on the value (the infinitesimal jackknife, Efron 1982);
+    it becomes the jackknife where a metric tells no influences.
+    """
     codes = as_clusters(clusters, metric.n_items)
     check_level(level)
-    check_interval(method, (*INTERVALS, "jackknife"))
+    check_interval(method, (*INTERVALS, "jackknife", "delta"))
     size = (metric.n_items, codes)
+    influence = influences_of(metric) if method == "delta" else None
+    if influence is not None:
+        sums = influence if codes is None else np.bincount(codes, weights=influence)
+        stderr = math.sqrt(float(((sums - sums.mean()) ** 2).sum()) * len(sums) / (len(sums) - 1))
+        low, high = student_t(metric.value, stderr, len(sums) - 1, level)
+        return _named(_interval((metric.value, stderr, low, high), level, method, size, metric.notes), "delta method")
+    method = "jackknife" if method == "delta" else method
     if method == "jackknife":
         values = jackknife_metric(metric, codes)
         stderr = jackknife_stderr(values)
@@ -134,6 +152,17 @@ def interval_of_metric(
     draws = resampled_metrics([metric], codes, resamples, seed)[:, 0]
     low, high = metric_bounds(draws, metric, codes, level, method)
     return _interval((metric.value, float(np.nanstd(draws, ddof=1)), low, high), level, method, size, metric.notes)
+
+
+def influences_of(metric: ItemMetric) -> Floats | None:
+    """The value's derivative by every item's weight, where the metric can tell it."""
+    if metric.slopes is not None:
+        return metric.slopes
+    return None if metric.influence is None else metric.influence()
+
+
+def _named(interval: Interval, method: str) -> Interval:
+    return replace(interval, method=method)
 
 
 def metric_bounds(

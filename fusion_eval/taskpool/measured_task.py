@@ -11,13 +11,14 @@ from fusion_eval.errors import StatisticsError
 from fusion_eval.evaluation.measure import Measured, counted_rows, measure
 from fusion_eval.evaluation.rows import Rows
 from fusion_eval.forms.item_form import Form
-from fusion_eval.forms.measured_forms import forms_of, interval_of_form
+from fusion_eval.forms.measured_forms import bounds_of, forms_of, interval_of_form
 from fusion_eval.report.values import TaskResult, Value
 from fusion_eval.stats.item_metric import ItemMetric
 from fusion_eval.taskpool.measurement import Measurement
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torchmetrics import Metric
 
 NO_FORM = "no interval, since the metric is no function of the items' weights that is known here"
 
@@ -31,14 +32,17 @@ def measured_task(chosen: Measurement, rows: Rows, partial: bool) -> TaskResult:
     measured = measure(rows, chosen.task, chosen.make(), chosen.where)
     forms = forms_of(rows, measured, chosen.task, chosen.make())
     counted, _ = counted_rows(rows)
-    values, notes = values_of(measured, forms, counted.columns.get("cluster"))
+    values, notes = values_of(measured, forms, chosen.make(), counted.columns.get("cluster"))
     known = {name: form for name, form in forms.items() if form is not None}
     items = {"id": counted.ids, **counted.columns, **item_scores(known, len(counted))}
     return TaskResult(chosen.name, values, measured.items, partial, (*measured.notes, *notes), items, known)
 
 
 def values_of(
-    measured: Measured, forms: Mapping[str, Form | None], clusters: Tensor | list[Any] | None = None
+    measured: Measured,
+    forms: Mapping[str, Form | None],
+    battery: Mapping[str, Metric],
+    clusters: Tensor | list[Any] | None = None,
 ) -> tuple[dict[str, Value], list[str]]:
     """The measured numbers with their intervals over items, and why others have none."""
     values, notes = {}, []
@@ -49,7 +53,7 @@ def values_of(
             notes.append(f"{name}: {NO_FORM}")
             continue
         try:
-            found = interval_of_form(form, clusters)
+            found = interval_of_form(form, clusters, bounds=bounds_of(battery[measured.source[name]]))
         except StatisticsError as error:
             values[name] = Value(number, n=measured.items, higher_is_better=direction)
             notes.append(f"{name}: no interval, since {error.faults[0]}")

@@ -10,10 +10,13 @@ import torch
 
 from fusion_eval.evaluation.measure import Measured, measure_some
 from fusion_eval.evaluation.rows import Column, Rows
+from fusion_eval.forms.item_form import Form
+from fusion_eval.forms.measured_forms import forms_of
 from fusion_eval.report.values import LOWER_IS_BETTER, TaskResult, Value, mean_over_tasks
 from fusion_eval.stats import interval_of
 from fusion_eval.task.predict import ArgmaxPredict
 from fusion_eval.task.task import Task
+from fusion_eval.taskpool.measured_task import values_of
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -41,18 +44,18 @@ def score(
         partial: whether a limit left items out.
     """
     metrics: dict[str, Value] = {}
-    measured = _measured(name, rows, battery, prob_metrics)
-    notes = [] if measured is None else list(measured.notes)
+    task = Task(lambda num_classes, ignore_index=None: dict(battery), ArgmaxPredict(), prob_metrics)
+    measured, values, forms, notes = _measured(name, rows, battery, task)
     for metric in names:
         column = ITEM_METRICS.get(metric)
         if metric not in battery and column in rows.columns:
             metrics[metric] = mean_value(rows.columns[column], metric not in LOWER_IS_BETTER)
         elif metric in battery:
             assert measured is not None
-            metrics.update(_values(metric, measured))
+            metrics.update({key: value for key, value in values.items() if measured.source[key] == metric})
         else:
             notes.append(f"{metric}: not available, since the model gives no probabilities")
-    return TaskResult(name, metrics, len(rows), partial, tuple(notes), {"id": rows.ids, **rows.columns})
+    return TaskResult(name, metrics, len(rows), partial, tuple(notes), {"id": rows.ids, **rows.columns}, forms)
 
 
 def mean_value(column: Column, higher_is_better: bool) -> Value:
@@ -63,22 +66,17 @@ def mean_value(column: Column, higher_is_better: bool) -> Value:
     return Value(found.value, found.stderr if known else None, found.n_items, higher_is_better, interval)
 
 
-def _measured(name: str, rows: Rows, battery: Mapping[str, Metric], prob_metrics: frozenset[str]) -> Measured | None:
+def _measured(
+    name: str, rows: Rows, battery: Mapping[str, Metric], task: Task
+) -> tuple[Measured | None, dict[str, Value], dict[str, Form], list[str]]:
+    """(what was computed of the battery, its values with intervals, its forms by items, notes)."""
     if not battery:
-        return None
-    task = Task(lambda num_classes, ignore_index=None: dict(battery), ArgmaxPredict(), prob_metrics)
-    return measure_some(rows, task, battery, f"task '{name}'")
-
-
-def _values(metric: str, measured: Measured) -> dict[str, Value]:
-    """The numbers that one metric of the battery gave: one, or one per class."""
-    values = {}
-    for key, number in measured.values.items():
-        if measured.source[key] == metric:
-            direction = measured.directions[key]
-            higher = key not in LOWER_IS_BETTER if direction is None else direction
-            values[key] = Value(number, n=measured.items, higher_is_better=higher)
-    return values
+        return None, {}, {}, []
+    measured = measure_some(rows, task, battery, f"task '{name}'")
+    forms = forms_of(rows, measured, task, battery)
+    values, notes = values_of(measured, forms, battery)
+    known = {metric: form for metric, form in forms.items() if form is not None}
+    return measured, values, known, [*measured.notes, *notes]
 
 
 def averages_over_shared_items(tasks: Sequence[TaskResult]) -> dict[str, Value]:

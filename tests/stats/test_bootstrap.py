@@ -5,7 +5,16 @@ import pytest
 from scipy import stats
 
 from fusion_eval.errors import StatisticsError
-from fusion_eval.stats import bootstrap_interval, calibration_error, interval_of_metric, label_metric, mean_metric
+from fusion_eval.stats import (
+    ItemMetric,
+    auroc,
+    bootstrap_interval,
+    calibration_error,
+    interval_of_metric,
+    label_metric,
+    mean_metric,
+    regression_metric,
+)
 from fusion_eval.stats.bootstrap import bca_interval, bootstrap_p, jackknife_metric, jackknife_stderr
 
 RNG = np.random.default_rng(11)
@@ -93,3 +102,33 @@ def test_intervals_of_metrics_agree(method):
 def test_unknown_interval():
     with pytest.raises(StatisticsError, match="percentile"):
         bootstrap_interval([1.0, 2.0], method="basic")
+
+
+@pytest.mark.parametrize("form", ["f1", "accuracy", "auroc", "ece", "r2"])
+def test_the_delta_method_has_the_bootstrap_s_error(form: str) -> None:
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 3, 800)
+    noise = rng.normal(size=(800, 3)) + 1.5 * np.eye(3)[labels]
+    probs = np.exp(noise) / np.exp(noise).sum(axis=1, keepdims=True)
+    metric = {
+        "f1": lambda: label_metric("f1", probs.argmax(1), labels, 3),
+        "accuracy": lambda: label_metric("accuracy", probs.argmax(1), labels, 3),
+        "auroc": lambda: auroc(probs, labels),
+        "ece": lambda: calibration_error(probs**2 / (probs**2).sum(1, keepdims=True), labels),
+        "r2": lambda: regression_metric("r2", noise[:, 0], noise[:, 0] + rng.normal(size=800)),
+    }[form]()
+    fast = interval_of_metric(metric, method="delta")
+    slow = interval_of_metric(metric, resamples=2_000)
+    assert fast.method == "delta method"
+    near = 0.25 if form == "ece" else 0.12  # absolute gaps bend at zero
+    assert fast.stderr == pytest.approx(slow.stderr, rel=near)
+    clusters = np.arange(800) // 4
+    assert interval_of_metric(metric, clusters, method="delta").stderr == pytest.approx(
+        interval_of_metric(metric, clusters, resamples=2_000).stderr, rel=near
+    )
+
+
+def test_a_metric_that_tells_no_influences_is_left_out_item_by_item() -> None:
+    metric = regression_metric("r2", np.arange(30.0), np.arange(30.0) + np.sin(np.arange(30)))
+    bare = ItemMetric(metric.name, metric.n_items, metric.of_weights, metric.take)
+    assert interval_of_metric(bare, method="delta") == interval_of_metric(bare, method="jackknife")
