@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -102,7 +103,10 @@ class ModuleSpace:
         before = sys.modules.get(name)
         sys.modules[name] = module
         try:
-            spec.loader.exec_module(module)
+            with warnings.catch_warnings():  # remarks about somebody else's code help nobody here
+                warnings.simplefilter("ignore", SyntaxWarning)
+                warnings.simplefilter("ignore", DeprecationWarning)
+                spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
             _restore(name, before)
             raise _import_error(error, where, str(file)) from error
