@@ -152,7 +152,7 @@ class BaseProgram(LightningFabricMixin, BaseYAMLSerializable):
         """Load a model of the pool, evaluate it and let it go."""
         self.note_input(name)
         with self.timed("load"):
-            model = self.subject_of(self.modelpool.checkpoint(name))
+            model = self.modelpool.load(name) if self.modelpool.runnable else self.modelpool.checkpoint(name)
         return self.evaluate_model(model, name, role, tasks)  # and let go: no other reference is kept
 
     def subject_of(self, checkpoint: Checkpoint) -> Subject:

@@ -102,6 +102,23 @@ class TestCommandLine:
         assert node["inputs"]["a"]["fingerprint"] == open_checkpoint(place / "a").fingerprint()
         assert "| a |" in (place / "own" / "README.md").read_text()
 
+    @pytest.mark.parametrize("kind", ["union", "slices"])
+    def test_models_are_evaluated_as_they_are_beside_a_merge_of_another_shape(self, place, monkeypatch, kind):
+        models = [{"model": name, "parameters": {"weight": 0.5}} for name in ("a", "wide")]
+        slices = [{"sources": [{"model": name, "layer_range": [0, 3]}]} for name in ("a", "b")]
+        recipe = {
+            "union": {"merge_method": "linear", "base_model": "a", "models": models, "tokenizer_source": "union"},
+            "slices": {"merge_method": "passthrough", "slices": slices},
+        }[kind]
+        written(place, recipe)
+        words = ("taskpool=dummy", "progress=false", "output=run")
+        run("method=recipe", "method.path=recipe.yml", "save=out", *words, monkeypatch=monkeypatch)
+        report = json.loads((place / "run" / "report.json").read_text())
+        assert report["status"] == "complete"
+        assert "merged" in report["models"]
+        assert len(report["models"]) == 3
+        transformers.AutoModelForCausalLM.from_pretrained(place / "out")
+
     def test_faults_name_file_and_line(self, place, monkeypatch):
         written(place, {**TIES, "denstiy": 1})
         monkeypatch.setattr(sys, "argv", ["fusion_eval", "method=recipe", "method.path=recipe.yml", "taskpool=dummy"])
