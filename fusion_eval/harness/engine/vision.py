@@ -22,6 +22,7 @@ from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
 from fusion_eval.harness.engine.transformers_model import TransformersModel, weights_digest
 from fusion_eval.harness.engine.vision_inputs import InputMaker, Shown
 from fusion_eval.harness.engine.vision_passes import Passes
+from fusion_eval.harness.engine.vision_patches import FastPatches
 from fusion_eval.harness.engine.vision_picture import MAX_PIXELS, check_size, note_of
 from fusion_eval.harness.engine.vision_render import Renderer
 from fusion_eval.harness.engine.vision_score import ChoiceScorer, check_length
@@ -101,7 +102,7 @@ class VisionLanguageModel:
             self.sight, lambda hooks: Decoder(self.text.scorer, tokenizer, think_end, hooks), self._shown,
             self.max_length, name,
         )  # fmt: skip
-        self._fast = FastLinears(model)
+        self._linears, self._patches = FastLinears(model), FastPatches(model)
         auto = _BATCH["cpu" if passes.device.type == "cpu" else "cuda"]
         self.batch_size = batch_size if isinstance(batch_size, int) else auto
         self._rendered: dict[Key, str] = {}
@@ -209,7 +210,7 @@ class VisionLanguageModel:
         questions: dict[Key, list[Pair]] = {}
         for pair in work.payload.pieces:
             questions.setdefault((pair.context, pair.media), []).append(pair)
-        with self._fast():
+        with self._linears(), self._patches():
             for pairs in questions.values():
                 found.update(zip(pairs, self._score(pairs), strict=True))
         return [found[pair] for pair in work.payload.pieces]
@@ -260,7 +261,7 @@ class VisionLanguageModel:
             return self.text.generate(work)
         prompts: Sequence[Prompt] = work.payload.pieces
         settings = thawed(prompts[0].settings)
-        with self._fast():
+        with self._linears(), self._patches():
             alone = [bool(settings.other) or self._runs_whole(prompt) for prompt in prompts]
             batch = [prompt for prompt, by_itself in zip(prompts, alone, strict=True) if not by_itself]
             written = iter(self.writer.write(batch, settings) if batch else [])
