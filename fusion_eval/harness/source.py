@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib.util
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -203,7 +204,9 @@ def installed(package: str) -> bool:
 def read_source(file: Path) -> Source:
     """What a file gives and needs; `fault` where it is no Python."""
     try:
-        tree = ast.parse(file.read_bytes(), str(file))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a file's odd escapes are its own matter
+            tree = ast.parse(file.read_bytes(), str(file))
     except SyntaxError as error:
         return Source(fault=Fault(f"{file}:{error.lineno or 1}", f"is not valid Python: {error.msg}"))
     except (OSError, ValueError) as error:

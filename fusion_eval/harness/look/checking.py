@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from fusion_eval.errors import Fault
+from fusion_eval.errors import ConfigError, Fault
 from fusion_eval.harness import peer_names
 from fusion_eval.harness.dataset import DataRequest, DataSource
 from fusion_eval.harness.look.listing import Row
@@ -59,6 +59,8 @@ def _check_functions(shelf: Shelf, found: Findings, run_python: bool) -> None:
     stand_ins = {"evaluate", *(multimodal_peer.OTHERS if shelf.dialect == "multimodal" else ())}
     reader = SourceReader(shelf.roots, supplied, stand_ins)
     refs = {name: function_refs(dict(plan.values)) for name, plan in found.plans.items()}
+    for name in found.by_name.keys() - refs.keys():
+        refs[name] = _refs_of_file(shelf, name)
     for name, own in refs.items():
         found.add(name, [fault for ref in own for fault in reader.faults(ref)])
     if not run_python:
@@ -69,6 +71,17 @@ def _check_functions(shelf: Shelf, found: Findings, run_python: bool) -> None:
     for name, own in refs.items():
         if name not in told:
             found.add(name, [fault for ref in own for fault in run.get(ref, ())])
+
+
+def _refs_of_file(shelf: Shelf, name: str) -> list[FunctionRef]:
+    """The functions of a task or group whose keys have faults, so that all faults are told at once."""
+    entry = shelf.catalog.index.entries.get(name)
+    if entry is None or entry.path is None:
+        return []
+    try:
+        return function_refs(shelf.catalog.read(entry.path).values)
+    except ConfigError:
+        return []
 
 
 def _data_faults(plan: TaskPlan, data: DataSource) -> list[Fault]:
