@@ -9,6 +9,7 @@ from typing import Any
 from fusion_eval.errors import EvaluationError, FusionEvalError
 from fusion_eval.harness.aggregation import Aggregation, bypass
 from fusion_eval.harness.build import BuiltTask, RunOptions, document_error
+from fusion_eval.harness.judge import judged
 from fusion_eval.harness.outcome import MetricValue, SampleRow, TaskOutcome
 from fusion_eval.harness.request import Request
 from fusion_eval.harness.stderr import PEER_REPLICATES, compat_stderr, stderr
@@ -70,7 +71,7 @@ def _score_document(
         if options.predict_only:
             metrics: Mapping[str, Any] = {"bypass": None} if built.spec.output_type == "generate_until" else {}
         else:
-            metrics = built.task.process_results(doc, filtered)
+            metrics = judged(built.task.process_results, doc, filtered)
         target = built.task.doc_to_target(doc)
     except Exception as error:
         described = document_error(built.name, doc_id, error)
@@ -116,7 +117,7 @@ def _aggregate(
         if function is None:
             continue
         try:
-            value = function(items)
+            value = judged(function, items)
             error = _stderr(function, items, options, iterations)
         except FusionEvalError as fault:
             outcome.failed[f"{metric},{pipeline}"] = str(fault)
