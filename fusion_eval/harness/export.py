@@ -14,6 +14,7 @@ from fusion_eval.harness.outcome import GroupOutcome, MetricValue, Outcome, Task
 from fusion_eval.harness.peer_utils import handle_non_serializable
 from fusion_eval.harness.plan import GroupPlan
 from fusion_eval.harness.sample_file import write_samples
+from fusion_eval.harness.sample_table import write_table
 from fusion_eval.harness.spec import DEFAULT_PIPELINE, FewshotSpec, PipelineSpec, TaskSpec
 
 _MISSING = "N/A"
@@ -143,6 +144,7 @@ def write_results(
     if samples:
         for task in outcome.tasks.values():
             write_samples(place, task, when)
+            write_table(place, task, when)
     path = place / f"results_{when}.json"
     temporary = path.with_suffix(".tmp")
     content = results_dict(outcome, model)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from fusion_eval.errors import DataError, Fault
 from fusion_eval.harness.engine.encoder import EMPTY
-from fusion_eval.harness.engine.protocol import LanguageModel, Pair, Prompt, Score, Work
+from fusion_eval.harness.engine.protocol import LanguageModel, Pair, PartialScorer, Prompt, Score, Work
 from fusion_eval.harness.media import Asked, Conversation
 from fusion_eval.harness.request import Request, RollingScore
 from fusion_eval.harness.store import AnswerStore
@@ -130,12 +130,7 @@ class Scheduler:
         own: dict[int, Any] = {}
         for done, number in enumerate(mine, 1):
             work = works[number]
-            asked = [pieces[position] for position in work.positions]
-            answers: Sequence[Any] | None = self.store.get(asked) if self.store is not None else None
-            if answers is None:
-                answers = run(work)
-                if self.store is not None:
-                    self.store.put(asked, answers)
+            answers = self._answers(work, pieces, run)
             own.update(zip(work.positions, answers, strict=True))
             if self.progress:
                 self.progress(kind, done, len(mine))
@@ -143,6 +138,25 @@ class Scheduler:
         for part in self.ranks.gather(own):
             gathered.update(part)
         return [gathered[position] for position in range(len(pieces))]
+
+    def _answers(
+        self, work: Work, pieces: Sequence[Pair | Prompt], run: Callable[[Work], Sequence[Any]]
+    ) -> Sequence[Any]:
+        """Answers of a unit: known ones from the store, new ones kept there as they come."""
+        if self.store is None:
+            return run(work)
+        store, asked = self.store, [pieces[position] for position in work.positions]
+        kept = store.known(asked)
+        if len(kept) == len(asked):
+            return [kept[place] for place in range(len(asked))]
+        if not isinstance(self.model, PartialScorer) or isinstance(asked[0], Prompt):
+            answers = run(work)
+            store.put(asked, answers)
+            return answers
+        known: dict[int, Any] = {work.positions[place]: answer for place, answer in kept.items()}
+        return self.model.score_rest(
+            work, known, lambda told: store.put([pieces[position] for position in told], list(told.values()))
+        )
 
 
 def share(works: Sequence[Work], ranks: Ranks) -> list[int]:

@@ -1,4 +1,4 @@
-"""An append-only store of model answers: a killed run loses at most the unit of work that was running."""
+"""An append-only store of model answers: a killed run loses at most the batch that was running."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Answer = Score | str
 class AnswerStore:
     """Answers of one model, keyed by what was asked.
 
-    One file per model (its fingerprint) and rank; every line is one unit of work. A line that a kill cut short is
+    One file per model (its fingerprint) and rank; every line is one batch. A line that a kill cut short is
     ignored. Another model has another file, so it never reads these.
 
     Args:
@@ -45,13 +45,13 @@ class AnswerStore:
     def __len__(self) -> int:
         return len(self._known)
 
-    def get(self, pieces: Sequence[Piece]) -> list[Answer] | None:
-        """The answers of a unit, or None unless all are known."""
-        found = [self._known.get(key_of(piece)) for piece in pieces]
-        return None if any(answer is None for answer in found) else found  # type: ignore[return-value]
+    def known(self, pieces: Sequence[Piece]) -> dict[int, Answer]:
+        """The answers that are known, by place."""
+        found = {place: self._known.get(key_of(piece)) for place, piece in enumerate(pieces)}
+        return {place: answer for place, answer in found.items() if answer is not None}
 
     def put(self, pieces: Sequence[Piece], answers: Sequence[Answer]) -> None:
-        """Append the answers of a unit and see that they reach the disk."""
+        """Append the answers of a batch and see that they reach the disk."""
         row = {key_of(piece): answer for piece, answer in zip(pieces, answers, strict=True)}
         self._known.update(row)
         line = json.dumps({k: asdict(v) if isinstance(v, Score) else v for k, v in row.items()}, ensure_ascii=False)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from fusion_eval.harness.engine.protocol import Pair, Score, Work
+from fusion_eval.harness.engine.protocol import Pair, Score, Told, Work
 from fusion_eval.harness.engine.tree import Passed, TreeRunner, check_finite, out_of_memory
-from fusion_eval.harness.engine.trie import Branch, Budget, Item, Planner, items_of, units_of
+from fusion_eval.harness.engine.trie import Branch, Budget, Item, Planner, items_of, units_of, without
 
 logger = logging.getLogger(__name__)
 _LOGIT_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
@@ -83,27 +83,43 @@ class CausalScorer:
         """Whether a sequence of this length may be part of a tree (one beyond the attention window may not)."""
         return self.shares and not (self._window and length > self._window)
 
-    def score(self, work: Work) -> list[Score]:
+    def score(self, work: Work, known: Mapping[int, Score] | None = None, told: Told | None = None) -> list[Score]:
         """One score per position of the unit.
+
+        Args:
+            work: the unit.
+            known: scores by position; passes that would give none but these are left out.
+            told: called with the scores of each pass as it ends.
 
         Raises:
             EvaluationError: logits that are not numbers, or not enough memory for one sequence.
         """
-        if work.payload is None:
-            return [Score(0.0, True, 0) for _ in work.positions]
-        found: dict[int, Score] = {}
+        found = dict(known or {})
         with torch.inference_mode():
             if isinstance(work.payload, Branch):
-                self._tree(work.payload, found)
-            else:
+                self._tree(without(work.payload, found), found, told)
+            elif work.payload is not None:
                 self._padded(work.payload, found)
+            else:
+                found = dict.fromkeys(work.positions, Score(0.0, True, 0))
+        if told is not None and not isinstance(work.payload, Branch):
+            told(found)
         return [found[position] for position in work.positions]
 
-    def _tree(self, branch: Branch, found: dict[int, Score]) -> None:
-        def take(done: Passed) -> None:
-            _collect(done.items, [np.searchsorted(done.rows, path) for path in done.pack.paths], done.logits, found)
+    def _tree(self, branch: Branch, found: dict[int, Score], told: Told | None = None) -> None:
+        fresh: dict[int, Score] = {}
 
-        self.runner.run(branch, take)
+        def take(done: Passed) -> None:
+            _collect(done.items, [np.searchsorted(done.rows, path) for path in done.pack.paths], done.logits, fresh)
+
+        def after() -> None:
+            found.update(fresh)
+            if told is not None:
+                told(fresh)
+            fresh.clear()
+
+        if branch.packs or branch.branches:
+            self.runner.run(branch, take, after=after)
 
     def _padded(self, items: list[Item], found: dict[int, Score]) -> None:
         """A right-padded batch, for models that do not take trees; sequences that are equal run once."""

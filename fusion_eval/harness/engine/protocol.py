@@ -6,7 +6,7 @@ which units run on which rank, and stores what comes back, so an engine knows no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -90,6 +90,25 @@ class LikelihoodScorer(Protocol):
 
     def score(self, work: Work) -> list[Score]:
         """One score per position of the unit."""
+        ...
+
+
+Told = Callable[[Mapping[int, Score]], None]
+"""Told the scores of a forward pass, by position."""
+
+
+@runtime_checkable
+class PartialScorer(Protocol):
+    """A scorer whose units of work take several forward passes, each of which can be kept."""
+
+    def score_rest(self, work: Work, known: Mapping[int, Score], told: Told) -> list[Score]:
+        """As `LikelihoodScorer.score`, without the passes that would give none but known scores.
+
+        Args:
+            work: the unit.
+            known: scores by position.
+            told: called with the scores of each pass as it ends.
+        """
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from fusion_eval.harness.engine.decode import Decoder
 from fusion_eval.harness.engine.encoder import Encoder, model_length
 from fusion_eval.harness.engine.generation import Settings, thawed
 from fusion_eval.harness.engine.linear import FastLinears
-from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
+from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Told, Work
 from fusion_eval.harness.engine.text_model import TextModel
 from fusion_eval.harness.engine.trie import common_length
 
@@ -72,6 +72,11 @@ class TransformersModel(TextModel):
         """See `LikelihoodScorer`."""
         with self._fast():
             return self.scorer.score(work)
+
+    def score_rest(self, work: Work, known: Mapping[int, Score], told: Told) -> list[Score]:
+        """See `PartialScorer`."""
+        with self._fast():
+            return self.scorer.score(work, known, told)
 
     def plan_prompts(self, prompts: Sequence[Prompt]) -> list[Work]:
         """Batches of prompts with equal settings; those that begin alike, and then those of one length, together."""

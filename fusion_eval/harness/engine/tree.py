@@ -63,18 +63,23 @@ class TreeRunner:
         self._cache = cache_keyword(model)
         self._keeps_logits = "logits_to_keep" in parameters
         self.takes_positions = "position_ids" in parameters
+        self._after: Callable[[], None] | None = None
 
-    def run(self, branch: Branch, take: Take, keep_cache: bool = False) -> None:
+    def run(
+        self, branch: Branch, take: Take, keep_cache: bool = False, after: Callable[[], None] | None = None
+    ) -> None:
         """Every pack of a branch, and `take` after each.
 
         Args:
             branch: the plan.
             take: what to do with each tree.
             keep_cache: `take` wants keys and values.
+            after: called when a pack is done.
 
         Raises:
             EvaluationError: not enough memory for one sequence.
         """
+        self._after = after
         self._branch(branch, None, take, keep_cache)
 
     def _branch(self, branch: Branch, cache: Any, take: Take, keep: bool) -> None:
@@ -83,6 +88,8 @@ class TreeRunner:
             self._prefill(branch.extend, branch.depth - len(branch.extend), cache)
         for pack in branch.packs:
             self._pack(pack, branch.depth, cache, take, keep)
+            if self._after is not None:
+                self._after()
         for below in branch.branches:
             self._branch(below, cache, take, keep)
             cache = self._cropped(cache, branch.depth)

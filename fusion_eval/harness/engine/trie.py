@@ -8,7 +8,7 @@ values (a `Branch`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -63,6 +63,13 @@ class Branch:
         """All items below, in order."""
         own = [item for pack in self.packs for item in pack]
         return own + [item for branch in self.branches for item in branch.items()]
+
+
+def without(branch: Branch, known: Container[int]) -> Branch:
+    """A branch without the packs whose items are all known by their positions."""
+    packs = [pack for pack in branch.packs if any(item.position not in known for item in pack)]
+    below = [without(part, known) for part in branch.branches]
+    return Branch(branch.extend, branch.depth, packs, [part for part in below if part.packs or part.branches])
 
 
 @dataclass(frozen=True, slots=True)
