@@ -71,7 +71,7 @@ class ModuleSpace:
             raise ConfigError(Fault(where, f"!function {ref.target} names no module", "module.function"))
         file = module_file(ref.file.parent, module_name)
         self._check_trust(ref, where)
-        module = self.module(file, where) if file is not None else self._import(module_name, where)
+        module = self.module(file, where) if file is not None else self._import(module_name, where, ref.file.parent)
         try:
             return getattr(module, attribute)
         except AttributeError:
@@ -113,10 +113,14 @@ class ModuleSpace:
         self._registered.append(name)
         return module
 
-    def _import(self, name: str, where: str) -> ModuleType:
+    def _import(self, name: str, where: str, folder: Path) -> ModuleType:
         try:
             return importlib.import_module(name)
         except Exception as error:
+            if isinstance(error, ModuleNotFoundError) and error.name == name:
+                files = [path.stem for path in folder.glob("*.py")]
+                found = f"there is no file {folder / name}.py, and no module '{name}' is installed"
+                raise ConfigError(Fault(where, found, do=did_you_mean(name, files))) from error
             raise _import_error(error, where, name) from error
 
 

@@ -1,0 +1,122 @@
+"""Media from whatever hooks return, told apart by content; what cannot be shown is an error that says why."""
+
+from __future__ import annotations
+
+import base64
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fusion_eval.errors import DataError, FusionEvalError, MissingDependencyError
+from fusion_eval.harness.multimodal.messages import conversation_of
+from fusion_eval.harness.multimodal.visual import media_list, media_of, video_frames
+
+RED = Image.new("RGB", (6, 4), "red")
+
+
+def encoded(image: Image.Image = RED, kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind)
+    return buffer.getvalue()
+
+
+def test_one_picture_in_all_its_forms(tmp_path: Path) -> None:
+    path = tmp_path / "red.png"
+    path.write_bytes(encoded())
+    forms: list[Any] = [
+        RED, RED.convert("RGBA"), str(path), path, f"file://{path}", encoded(), {"bytes": encoded(), "path": None},
+        {"path": str(path)}, {"bytes": None, "path": str(path)}, np.asarray(RED), np.moveaxis(np.asarray(RED), 2, 0),
+        "data:image/png;base64," + base64.b64encode(encoded()).decode(), {"type": "image", "url": RED},
+    ]  # fmt: skip
+    found = media_list(forms)
+    assert len({(m.kind, m.digest) for m in found}) == 1
+    assert all(m.value.mode == "RGB" and m.value.size == (6, 4) for m in found)
+
+
+def test_nothing_one_and_several() -> None:
+    assert media_list(None) == media_list([]) == []
+    assert [m.kind for m in media_list(RED)] == ["image"]
+    assert len(media_list([RED, RED])) == 2
+    blue = Image.new("RGB", (6, 4), "blue")
+    wide = Image.new("RGB", (4, 6), "red")
+    assert len({m.digest for m in media_list([RED, blue, wide])}) == 3
+
+
+def test_frames_are_a_video() -> None:
+    frames = [RED, Image.new("RGB", (6, 4), "blue")]
+    (listed,) = media_list([frames])
+    array = media_of(np.stack([np.asarray(f) for f in frames]), "x")
+    assert listed.kind == array.kind == "video"
+    assert listed.digest == array.digest
+    assert [frame.size for frame in listed.value] == [(6, 4), (6, 4)]
+
+
+def test_a_video_is_told_by_its_bytes(tmp_path: Path) -> None:
+    one, other = tmp_path / "a.mp4", tmp_path / "b.mp4"
+    one.write_bytes(b"abc")
+    other.write_bytes(b"abd")
+    first, second, third = media_list([str(one), {"type": "video", "url": str(one)}, str(other)])
+    assert first == second
+    assert first != third
+    assert first.value == str(one)
+
+
+def test_without_a_decoder_the_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("av", "cv2"):
+        monkeypatch.setitem(__import__("sys").modules, name, None)
+    with pytest.raises(MissingDependencyError, match="multimodal"):
+        video_frames(tmp_path / "a.mp4", 4)
+
+
+def test_sounds(tmp_path: Path) -> None:
+    from scipy.io import wavfile
+
+    samples = (np.sin(np.arange(80)) * 1000).astype(np.int16)
+    wavfile.write(tmp_path / "a.wav", 8000, samples)
+    (array,) = media_list([{"array": np.zeros(4, dtype=np.float32), "sampling_rate": 16000}])
+    (file,) = media_list([str(tmp_path / "a.wav")])
+    assert (array.kind, file.kind) == ("audio", "audio")
+    assert (array.value["sampling_rate"], file.value["sampling_rate"]) == (16000, 8000)
+    assert len(file.value["array"]) == 80
+
+
+@pytest.mark.parametrize(
+    ("thing", "message"),
+    [
+        (lambda p: p / "none.png", "does not exist"),
+        (lambda p: "https://example.org/a.png", "lies elsewhere"),
+        (lambda p: Image.new("RGB", (0, 4)), "0 x 4 pixels"),
+        (lambda p: encoded(RED.resize((300, 300)), "JPEG")[:-900], "cannot be read"),
+        (lambda p: b"no picture", "is no picture"),
+        (lambda p: Image.fromarray(np.full((2, 2), 70000, dtype=np.int32)), "has the mode I"),
+        (lambda p: np.zeros((2, 2), dtype=np.float32), "gives an array float32"),
+        (lambda p: 3.5, "gives a float"),
+        (lambda p: {"colour": 1}, "gives a mapping with"),
+        (lambda p: [], "a video without frames"),
+        (lambda p: {"array": [], "sampling_rate": 1}, "a sound of 0 samples"),
+    ],
+)
+def test_what_cannot_be_shown(tmp_path: Path, thing: Any, message: str) -> None:
+    with pytest.raises(FusionEvalError, match=message):
+        media_list([thing(tmp_path)])
+
+
+def test_a_huge_picture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = encoded(Image.new("RGB", (40, 40)))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(DataError, match="huge"):
+        media_list([content])
+
+
+@pytest.mark.parametrize(
+    "messages", [None, [], "text", [{"role": "user"}], [{"role": "user", "content": 3}],
+                 [{"role": "user", "content": [{"type": "smell"}]}],
+                 [{"role": "user", "content": [{"type": "image"}]}]],
+)  # fmt: skip
+def test_messages_of_another_shape(messages: Any) -> None:
+    with pytest.raises(DataError, match="doc_to_messages"):
+        conversation_of(messages)
