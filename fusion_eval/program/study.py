@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,11 @@ from fusion_eval.program.study_cells import (
     checkpoint_path,
     file_hash,
     is_finished,
+    make_folder,
     read_record,
     run_cell,
 )
+from fusion_eval.report.files import held
 from fusion_eval.stats.result import ComparisonResult
 from fusion_eval.stats.tasks import TaskComparison, compare_tasks
 
@@ -157,7 +160,14 @@ class Study:
 
         Raises:
             EvaluationError: cells failed, and `on_error` is "raise".
+            OutputError: another run works in the folder, or it cannot be written.
         """
+        assert isinstance(self.folder, Path)
+        make_folder(self.folder)
+        with held(self.folder) if only is None else nullcontext():
+            return self._run(only)
+
+    def _run(self, only: Sequence[Cell] | None) -> StudyResult:
         records = {cell: self.train(cell) for cell in (self.cells if only is None else only)}
         failed = tuple(record for record in records.values() if record.status == FAILED)
         if failed and (self.on_error == "raise" or only is not None):
@@ -172,12 +182,14 @@ class Study:
             path = self.checkpoints[cell.method][list(self.seeds).index(cell.seed)]
             return Record(cell.method, cell.seed, COMPLETED, str(path.resolve()), file_hash(path))
         folder, function = self._cell_folder(cell), self.methods[cell.method]
-        record = read_record(folder)
-        if is_finished(folder, record, function):
-            assert record is not None
-            return record
-        log.info("study: training %s", cell)
-        return run_cell(cell, folder, function)
+        make_folder(folder)
+        with held(folder):
+            record = read_record(folder)
+            if is_finished(folder, record, function):
+                assert record is not None
+                return record
+            log.info("study: training %s", cell)
+            return run_cell(cell, folder, function)
 
     def _compared(self, records: Mapping[Cell, Record], failed: tuple[Record, ...]) -> StudyResult:
         lost = {record.seed for record in failed}

@@ -98,6 +98,20 @@ def checkpoint_path(folder: Path, record: Record) -> Path:
     return folder / record.checkpoint
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder of a study.
+
+    Raises:
+        OutputError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            Fault(str(folder), f"cannot be written ({error.strerror})", do="Choose another folder.")
+        ) from error
+
+
 def run_cell(cell: Cell, folder: Path, train: Train) -> Record:
     """Train a cell, and record how it ended; what the training function raises is recorded, not raised.
 
@@ -107,7 +121,6 @@ def run_cell(cell: Cell, folder: Path, train: Train) -> Record:
     before = read_record(folder)
     start, attempts = time.perf_counter(), 1 if before is None else before.attempts + 1
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         seed_everything(cell.seed)
         checkpoint = _kept(_called(train, cell.seed, folder), folder)
         result = {

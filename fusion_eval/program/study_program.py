@@ -20,11 +20,12 @@ class StudyProgram(BaseYAMLSerializable):
     """Train, evaluate and compare what a study names.
 
     With `cell`, only that cell is trained, so that a sweep over cells is the study's training on any launcher:
-    `fusion_eval -m program=my_study program.cell=a/0,a/1,b/0,b/1`, then `fusion_eval program=my_study`.
+    `fusion_eval -m program=study program.cell.method=average,dare program.cell.seed=0,1,2`, then `fusion_eval
+    program=study`.
 
     Args:
         study: a node that builds a `Study`.
-        cell: `method/seed`, or None for the whole study.
+        cell: `method/seed`, or the two by name; None, or two None, for the whole study.
         output: folder of the report.
         config: the run's plain configuration, for the report.
         overrides: the run's command-line overrides, for the report.
@@ -36,14 +37,14 @@ class StudyProgram(BaseYAMLSerializable):
         self,
         study: Any,
         *,
-        cell: str | None = None,
+        cell: str | Mapping[str, Any] | None = None,
         output: str | Path | None = None,
         config: Mapping[str, Any] | None = None,
         overrides: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.study, self.cell = study, cell
+        self.study, self.cell = study, cell_name(cell)
         self.output = None if output is None else Path(output)
         self.settings, self.overrides = dict(config or {}), tuple(overrides)
         self.devices = Devices()
@@ -75,6 +76,22 @@ class StudyProgram(BaseYAMLSerializable):
             hint = did_you_mean(str(self.cell), known)
             raise ConfigError(Fault("program.cell", f"'{self.cell}'", f"one of {listed(list(known), 12)}", hint))
         return known[str(self.cell)]
+
+
+def cell_name(given: str | Mapping[str, Any] | None) -> str | None:
+    """`method/seed`, or None for the whole study.
+
+    Raises:
+        ConfigError: one of the two without the other, or another key.
+    """
+    if given is None or isinstance(given, str):
+        return given
+    known = {"method", "seed"}
+    method, seed = given.get("method"), given.get("seed")
+    if set(given) - known or (method is None) != (seed is None):
+        found = ", ".join(f"{key}={value}" for key, value in given.items())
+        raise ConfigError(Fault("program.cell", found, "method and seed, or neither"))
+    return None if method is None else f"{method}/{seed}"
 
 
 def told(found: StudyResult) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fusion_eval.errors import ConfigError, EvaluationError
+from fusion_eval.errors import ConfigError, EvaluationError, OutputError
 from fusion_eval.program.row_cache import RowCache, model_key
 from fusion_eval.program.study import Study, StudyResult
 from fusion_eval.program.study_cells import Cell, read_record
+from fusion_eval.report.files import held
 from fusion_eval.stats.result import ComparisonResult
 from tests.task.tables import Table, loader, noise
 
@@ -229,3 +232,58 @@ def test_rows_are_kept_by_weights_data_and_task(tmp_path: Path) -> None:
     assert model_key(Table(torch.zeros(2))) == model_key(Table(torch.zeros(2)))
     assert model_key(Table(torch.zeros(2))) != model_key(Table(torch.ones(2)))
     assert model_key(lambda: None) == ""
+
+
+def test_another_run_in_the_folder_is_told(tmp_path: Path) -> None:
+    (tmp_path / "cells" / "good__seed1").mkdir(parents=True)
+    with held(tmp_path), pytest.raises(OutputError, match="another run writes there"):
+        study(tmp_path).run()
+    with held(tmp_path / "cells" / "good__seed1"), pytest.raises(OutputError, match=r"good__seed1.*another run"):
+        study(tmp_path).run(only=[Cell("good", 1)])
+    assert CALLS == []
+    study(tmp_path).run(only=[Cell("weak", 1)])
+    assert CALLS == ["train 0.2 1"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import torch
+from torch import nn
+from fusion_eval import Study
+
+def train(seed, folder):
+    with open("trained.txt", "a") as file:
+        file.write(f"{seed}\\n")
+    (folder / "half.pt").write_bytes(b"half")
+    if seed == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    torch.manual_seed(seed)
+    torch.save(nn.Linear(4, 3).state_dict(), folder / "model.pt")
+    return folder / "model.pt"
+
+def load(path):
+    model = nn.Linear(4, 3)
+    model.load_state_dict(torch.load(path, weights_only=True))
+    return model
+
+data = [(torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 3)]
+found = Study({"a": train}, load, [0, 1, 2], data, folder="study", options={"num_classes": 3, "resamples": 200}).run()
+print(found.result.summaries[0].mean)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_study_goes_on_where_it_was(tmp_path: Path) -> None:
+    script = tmp_path / "my_study.py"
+    script.write_text(KILLED)
+
+    def started(seed: int, folder: Path) -> subprocess.CompletedProcess[str]:
+        folder.mkdir(exist_ok=True)
+        command = [sys.executable, str(script), str(seed)]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+
+    first = started(1, tmp_path / "killed")
+    assert first.returncode == -9
+    assert started(-1, tmp_path / "killed").stdout == started(-1, tmp_path / "whole").stdout != ""
+    assert (tmp_path / "killed" / "trained.txt").read_text().split() == ["0", "1", "1", "2"]

@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from fusion_eval.errors import ConfigError
-from fusion_eval.program.study_program import StudyProgram
+from fusion_eval.errors import ConfigError, EvaluationError
+from fusion_eval.program.study_merges import HeadPredict, merge_cell, pool_of
+from fusion_eval.program.study_program import StudyProgram, cell_name
+from tests.program.running import run
 
 HERE = "tests.program.test_study_program"
 CALLS: list[str] = []
@@ -61,3 +63,54 @@ def test_unknown_cells_and_other_nodes_are_refused(tmp_path: Path) -> None:
         StudyProgram(node(tmp_path), cell="w8/7").run()
     with pytest.raises(ConfigError, match=r"program\.study: a list"):
         StudyProgram({"_target_": f"{HERE}.data"}).run()
+
+
+@pytest.mark.parametrize(
+    ("cell", "name"),
+    [(None, None), ({"method": None, "seed": None}, None), ({"method": "w2", "seed": 1}, "w2/1"), ("w2/1", "w2/1")],
+)
+def test_cells_have_two_forms(cell: Any, name: str | None) -> None:
+    assert cell_name(cell) == name
+
+
+@pytest.mark.parametrize("cell", [{"method": "w2"}, {"seed": 0}, {"method": "w2", "sead": 0}])
+def test_half_a_cell_is_refused(cell: Any) -> None:
+    with pytest.raises(ConfigError, match=r"program\.cell.*method and seed, or neither"):
+        cell_name(cell)
+
+
+def test_merges_are_the_shipped_study(tmp_path: Path) -> None:
+    small = (
+        "program=study",
+        f"program.study.folder={tmp_path / 'study'}",
+        "program.study.seeds=[0,1]",
+        "~program.study.tasks.mirror",
+        "program.study.options.metrics=[accuracy]",
+    )
+    first = run(tmp_path / "one", *small, "program.cell.method=dare", "program.cell.seed=1")
+    assert first.notes == ("trained dare, seed 1",)
+    whole = run(tmp_path / "all", *small)
+    assert any(note.startswith("upright: accuracy: average is better than dare") for note in whole.notes)
+    records = {path.parent.name: path.stat().st_mtime_ns for path in (tmp_path / "study" / "cells").glob("*/cell.json")}
+    again = run(tmp_path / "again", *small)
+    assert again.notes == whole.notes
+    assert records == {
+        path.parent.name: path.stat().st_mtime_ns for path in (tmp_path / "study" / "cells").glob("*/cell.json")
+    }
+
+
+def test_merges_that_cannot_be_made_are_failed_cells(tmp_path: Path) -> None:
+    small = ("program=study", f"program.study.folder={tmp_path / 'study'}", "program.study.seeds=[0]")
+    with pytest.raises(EvaluationError, match=r"study, dare, seed 0: ConfigError: method.*densty"):
+        run(tmp_path / "run", *small, "+program.study.methods.dare.densty=0.5")
+    assert (tmp_path / "study" / "cells" / "average__seed0" / "cell.json").is_file()
+
+
+@pytest.mark.parametrize("given", [3, {"_target_": "builtins.dict"}])
+def test_pools_and_methods_are_what_they_say(given: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a model pool"):
+        pool_of(given)
+    with pytest.raises(ConfigError, match="a merging method"):
+        merge_cell(0, tmp_path, method=given)
+    with pytest.raises(ConfigError, match="no head for task 'sideways'"):
+        HeadPredict("sideways")
