@@ -12,12 +12,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from fusion_eval.errors import AlignmentError, CheckpointError, Fault, OutputError
+from fusion_eval.errors import AlignmentError, CheckpointError, Fault
 from fusion_eval.merge.alignment import alignment_faults
 from fusion_eval.merge.checkpoint import Checkpoint
 from fusion_eval.merge.group import working
 from fusion_eval.merge.layers import layer_of
+from fusion_eval.merge.sinks import new_folder
 from fusion_eval.merge.stack import INPUT_SIDE
+from fusion_eval.merge.steps_spectral import svd
 
 _PREFIX: Final = "base_model.model."
 _WEIGHTS: Final = "adapter_model.safetensors"
@@ -48,12 +50,9 @@ class Extraction:
         """
         from safetensors.torch import save_file
 
-        try:
-            folder.mkdir(parents=True)
-            save_file(dict(self.tensors), folder / _WEIGHTS, metadata={"format": "pt"})
-            (folder / _CONFIG).write_text(json.dumps(dict(self.config), indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise OutputError(Fault(str(folder), f"cannot be written ({error.strerror})", "a new folder")) from error
+        with new_folder(folder) as partial:
+            save_file(dict(self.tensors), partial / _WEIGHTS, metadata={"format": "pt"})
+            (partial / _CONFIG).write_text(json.dumps(dict(self.config), indent=2) + "\n", encoding="utf-8")
 
 
 def extract_lora(
@@ -110,10 +109,11 @@ def extract_lora(
 
 def factors(delta: Tensor, rank: int, epsilon: float = 0.0) -> tuple[Tensor, Tensor, float]:
     """(B (out, r), A (r, in), the squared norm of what is lost) of a matrix (out, in)."""
-    U, S, V = torch.linalg.svd(delta.float(), full_matrices=False)
+    U, S, V = svd(delta)
     kept = max(1, min(rank, int((epsilon * S[0] < S).sum())))
     root = S[:kept].sqrt()
-    return (U[:, :kept] * root).contiguous(), (root[:, None] * V[:kept]).contiguous(), float(S[kept:].square().sum())
+    up, down = (U[:, :kept] * root).float(), (root[:, None] * V[:kept]).float()
+    return up.contiguous(), down.contiguous(), float(S[kept:].square().sum())
 
 
 def _module(name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from fusion_eval.modelpool.base_pool import BaseModelPool
 from fusion_eval.modelpool.saving import MergeRecord
 from fusion_eval.program.base_program import BaseProgram, Subject
 from fusion_eval.program.merged import TaskModels
+from fusion_eval.program.recalibrate import setting_faults
 from fusion_eval.report.report import Report
 from fusion_eval.report.values import ModelResult
 from fusion_eval.taskpool.base_pool import BaseTaskPool
@@ -39,6 +40,7 @@ class FusionProgram(BaseProgram):
         base: evaluate the base model too.
         save: folder for the merged model, or None.
         shard_bytes: the size that a file of it may have.
+        recalibrate: data on which running statistics of the merge are estimated anew, see `recalibrated`, or None.
         **kwargs: see `BaseProgram`.
     """
 
@@ -52,10 +54,11 @@ class FusionProgram(BaseProgram):
         base: bool = True,
         save: str | Path | None = None,
         shard_bytes: int = SHARD_BYTES,
+        recalibrate: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(modelpool, taskpool, **kwargs)
-        self.shard_bytes = shard_bytes
+        self.shard_bytes, self.recalibrate = shard_bytes, recalibrate
         self.method, self.experts, self.base = method, experts, base
         self.save = None if save is None else Path(save)
 
@@ -82,6 +85,9 @@ class FusionProgram(BaseProgram):
             )
         if self.experts not in ("own", "all", "none"):
             found.append(Fault("program.experts", f"'{self.experts}'", "own, all or none"))
+        found += setting_faults(self.recalibrate)
+        if self.recalibrate is not None and not self.modelpool.runnable:
+            found.append(Fault("program.recalibrate", "models cannot be run", "a pool with an architecture"))
         if self.shard_bytes < 1:
             found.append(Fault("program.shard_bytes", f"{self.shard_bytes}", "at least 1"))
         if self.save is not None and self.save.is_dir() and any(self.save.iterdir()):
@@ -117,15 +123,22 @@ class FusionProgram(BaseProgram):
             return merged.eval()
         if not isinstance(merged, Checkpoint):
             return TaskModels(merged if self.save is None else self._saved_tasks(merged, self.save), self.modelpool)
+        weights = merged if self.recalibrate is None else self._recalibrated(merged, self.recalibrate)
         if self.save is not None:
-            subject = self.subject_of(self._saved(merged, self.save))
+            subject = self.subject_of(self._saved(weights, self.save))
         elif self.modelpool.runnable:
-            with watched(merged, shown=self._bars()) as weights:
-                subject = self.subject_of(weights)
+            with watched(weights, shown=self._bars()) as shown:
+                subject = self.subject_of(shown)
         else:
-            subject = merged
+            subject = weights
         self._note_tensors(merged)
         return subject
+
+    def _recalibrated(self, merged: Checkpoint, setting: Mapping[str, Any]) -> Checkpoint:
+        from fusion_eval.program.recalibrate import recalibrated
+
+        self.notes.append("running statistics were estimated anew on the data of program.recalibrate: no recipe does")
+        return recalibrated(merged, self.modelpool.build(merged), setting, self.devices.device)
 
     def _bars(self) -> bool:
         """Whether people see progress bars: on rank zero, where the error stream is a terminal."""
