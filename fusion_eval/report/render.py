@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusion_eval.report.report import Report
-from fusion_eval.report.table import Row, main_metric
+from fusion_eval.report.table import Row, main_metric, metric_of
 from fusion_eval.report.values import Value
 
 PERCENT = (
@@ -36,20 +36,31 @@ def shown(value: Value | None, percent: bool) -> str:
 
 
 def columns_of(report: Report) -> tuple[list[str], list[list[str]]]:
-    """The header and the cells of a run's main table."""
-    metric, rows = main_metric(report.models), report.table
-    percent = metric in PERCENT
+    """The header and the cells of a run's main table; with tasks of different metrics it names each one's."""
+    rows, mixed = report.table, differ(report)
+    percent = [(row.metric or main_metric(report.models)) in PERCENT for row in rows]
     offered = {
-        "base": [shown(row.base, percent) for row in rows],
-        "expert": [shown(row.expert, percent) for row in rows],
-        "merged": [shown(row.merged, percent) for row in rows],
-        "merged / expert": [shown(row.share, True) for row in rows],
+        column: [shown(getattr(row, column), scale) for row, scale in zip(rows, percent, strict=True)]
+        for column in ("base", "expert", "merged")
     }
+    offered["merged / expert"] = [shown(row.share, True) for row in rows]
     kept = {name: cells for name, cells in offered.items() if any(cell != "-" for cell in cells)}
     if not kept or not _plain(rows):
-        return _by_model(report, metric, percent)
-    header = ["task", "items", *kept]
-    return header, [[row.task, _count(row), *(cells[i] for cells in kept.values())] for i, row in enumerate(rows)]
+        return _by_model(report, mixed)
+    header = ["task", *(["metric"] if mixed else []), "items", *kept]
+    return header, [
+        [row.task, *([_named(row.metric)] if mixed else []), _count(row), *(cells[i] for cells in kept.values())]
+        for i, row in enumerate(rows)
+    ]
+
+
+def differ(report: Report) -> bool:
+    """Whether the rows of the main table are of different metrics."""
+    return len({row.metric for row in report.table}) > 1
+
+
+def _named(metric: str) -> str:
+    return f"{metric} (%)" if metric in PERCENT else metric
 
 
 def title_of(report: Report) -> str:
@@ -57,10 +68,10 @@ def title_of(report: Report) -> str:
     metric = main_metric(report.models)
     if metric is None:
         return "no tasks, so nothing is measured"
-    unit = " (%)" if metric in PERCENT else ""
+    named = "the main metric of each task" if differ(report) else _named(metric)
     partial = "; PARTIAL: a limit left items out" if report.partial else ""
     unfinished = {"running": "; UNFINISHED: the run did not end", "failed": "; FAILED: the run ended early"}
-    return f"{metric}{unit} with 95 % intervals{partial}{unfinished.get(report.status, '')}"
+    return f"{named} with 95 % intervals{partial}{unfinished.get(report.status, '')}"
 
 
 def _plain(rows: Sequence[Row]) -> bool:
@@ -68,16 +79,21 @@ def _plain(rows: Sequence[Row]) -> bool:
     return any(row.merged is not None for row in rows)
 
 
-def _by_model(report: Report, metric: str | None, percent: bool) -> tuple[list[str], list[list[str]]]:
+def _by_model(report: Report, mixed: bool) -> tuple[list[str], list[list[str]]]:
     """One column per model, for pools whose experts are not named after tasks, and for runs without a merge."""
     names = list(dict.fromkeys(task.name for model in report.models for task in model.tasks))
-    header = ["task", *(model.name for model in report.models)]
+    header = ["task", *(["metric"] if mixed else []), *(model.name for model in report.models)]
     cells = []
     for name in names:
+        metric = metric_of(report.models, name)
         found = [{task.name: task for task in model.tasks}.get(name) for model in report.models]
-        cells.append([name, *(shown(task.metrics.get(metric or "") if task else None, percent) for task in found)])
-    averages = [shown(model.average().get(metric or ""), percent) for model in report.models]
-    return header, [*cells, ["average", *averages]] if len(cells) > 1 else cells
+        values = (shown(task.metrics.get(metric) if task else None, metric in PERCENT) for task in found)
+        cells.append([name, *([_named(metric)] if mixed else []), *values])
+    if mixed or len(cells) < 2:
+        return header, cells
+    main = main_metric(report.models) or ""
+    averages = [shown(model.average().get(main), main in PERCENT) for model in report.models]
+    return header, [*cells, ["average", *averages]]
 
 
 def _count(row: Row) -> str:

@@ -148,12 +148,12 @@ def read_report(folder: Path) -> Report:
 def _row_dict(row: Row) -> dict[str, Any]:
     values = {name: getattr(row, name) for name in _COLUMNS}
     cells = {name: None if value is None else _value_dict(value) for name, value in values.items()}
-    return {"task": row.task, **cells, "n": row.n}
+    return {"task": row.task, "metric": row.metric, **cells, "n": row.n}
 
 
 def _row_of(stored: Mapping[str, Any]) -> Row:
     base, expert, merged, share = (None if stored[name] is None else _value_of(stored[name]) for name in _COLUMNS)
-    return Row(stored["task"], base, expert, merged, share, stored["n"])
+    return Row(stored["task"], base, expert, merged, share, stored["n"], stored.get("metric", ""))
 
 
 def _model_dict(model: ModelResult) -> dict[str, Any]:

@@ -125,14 +125,19 @@ def _table(jobs: Sequence[Job]) -> tuple[list[str], list[list[str]]]:
 def _cells(job: Job, metric: str | None, tasks: Sequence[str], shares: bool) -> list[str]:
     found = {} if job.report is None else {row.task: row for row in job.report.table}
     subject = None if job.report is None else job.report.subject
-    results = {} if subject is None else {task.name: task.metrics.get(metric or "") for task in subject.tasks}
+    by_task = {name: row.metric or metric or "" for name, row in found.items()}
+    results = (
+        {}
+        if subject is None
+        else {task.name: task.metrics.get(by_task.get(task.name, metric or "")) for task in subject.tasks}
+    )
     averages = {} if subject is None else subject.average()
     last_row = found.get(AVERAGE)
     average = (last_row.merged if last_row is not None else None) or averages.get(metric or "")
     values = [average if task == AVERAGE else results.get(task) for task in tasks]
-    percent = metric in PERCENT
-    plain = ["-" if value is None else shown(value, percent).partition(" ")[0] for value in values[:-1]]
-    cells = [*plain, shown(values[-1], percent)] if values else []
+    percent = [by_task.get(task, metric) in PERCENT for task in tasks]
+    cells = [shown(value, scale) for value, scale in zip(values, percent, strict=True)]
+    cells = [*(cell.partition(" ")[0] for cell in cells[:-1]), *cells[-1:]]
     if not shares:
         return cells
     last = found.get(AVERAGE) or next(iter(found.values()), None)

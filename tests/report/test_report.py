@@ -214,3 +214,39 @@ def test_the_average_s_interval_covers_as_often_as_it_says() -> None:
         assert 0 <= low <= high <= 1
         covered += low <= chances.mean() <= high
     assert 0.93 < covered / 2000 < 0.97
+
+
+def mixed() -> list[ModelResult]:
+    def result(name: str, role: str, miou: float, error: float) -> ModelResult:
+        maps = TaskResult("maps", {"miou": Value(miou, 0.1, 10, True, (0.1, 0.9)), "dice": Value(0.5)}, 10)
+        depth = TaskResult("depth", {"rmse": Value(error, 0.1, 20, False, (0.1, 3.0))}, 20)
+        return ModelResult(name, role, (maps, depth), {})
+
+    return [result("base", "base", 0.3, 2.0), result("merged", "merged", 0.5, 1.5)]
+
+
+def test_tasks_of_different_metrics_show_their_own(tmp_path: Path) -> None:
+    report = Report("complete", tuple(mixed()), {"overrides": []})
+    header, cells = columns_of(report)
+    assert header == ["task", "metric", "items", "base", "merged"]
+    assert cells == [
+        ["maps", "miou (%)", "10", "30.0 [10.0, 90.0]", "50.0 [10.0, 90.0]"],
+        ["depth", "rmse", "20", "2.0000 [0.1000, 3.0000]", "1.5000 [0.1000, 3.0000]"],
+    ]
+    assert title_of(report).startswith("the main metric of each task with 95 % intervals")
+    report.write(tmp_path)
+    assert columns_of(read_report(tmp_path)) == (header, cells)
+
+
+def test_models_beside_each_other_show_each_task_s_own_metric() -> None:
+    runs = [replace(model, role="expert", name=f"m{i}") for i, model in enumerate(mixed())]
+    header, cells = columns_of(Report("complete", tuple(runs)))
+    assert header == ["task", "metric", "m0", "m1"]
+    assert [row[:2] for row in cells] == [["maps", "miou (%)"], ["depth", "rmse"]]
+    assert "-" not in [cell for row in cells for cell in row]
+
+
+def test_one_metric_in_all_tasks_needs_no_column() -> None:
+    header, _ = columns_of(Report("complete", tuple(models())))
+    assert "metric" not in header
+    assert rows_of(models())[-1].metric == "accuracy"
