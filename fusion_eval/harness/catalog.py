@@ -74,13 +74,18 @@ class TaskCatalog:
         Raises:
             ConfigError: every item that cannot be found or read, all at once.
         """
+        selection, faults = self.survey(requested)
+        if faults:
+            raise ConfigError(*faults)
+        return selection
+
+    def survey(self, requested: str | Sequence[str | Mapping[str, Any]]) -> tuple[Selection, list[Fault]]:
+        """As `select`, with what could be read and what is wrong."""
         items = requested.split(",") if isinstance(requested, str) else list(requested)
         builder = _Builder(self)
         for item in items:
             builder.add(item.strip() if isinstance(item, str) else item)
-        if builder.faults:
-            raise ConfigError(*builder.faults)
-        return builder.selection
+        return builder.selection, builder.faults
 
     def read(self, path: Path) -> YamlFile:
         """A file with its includes."""
@@ -113,7 +118,7 @@ class _Builder:
         try:
             if isinstance(item, Mapping):
                 self._add_inline(item)
-            elif item.endswith((".yaml", ".yml")) or "/" in item or Path(item).is_dir():
+            elif self._is_path(item):
                 self._add_path(item)
             elif any(c in item for c in "*?["):
                 self._add_glob(item)
@@ -121,6 +126,12 @@ class _Builder:
                 self._add_member(item, {}, None)
         except FusionEvalError as error:
             self.faults += error.faults
+
+    def _is_path(self, item: str) -> bool:
+        """Whether an item means a file or folder; a folder here that is called as a task is does not hide the task."""
+        if item.endswith((".yaml", ".yml")) or "/" in item:
+            return True
+        return item not in self.catalog.index.entries and Path(item).is_dir()
 
     def _add_glob(self, pattern: str) -> None:
         names = sorted(fnmatch.filter(self.catalog.index.entries, pattern))

@@ -70,6 +70,10 @@ class DataSource:
             self._loaded[key] = self._load(request)
         return self._loaded[key]  # type: ignore[no-any-return]
 
+    def local(self, path: str) -> Path | None:
+        """The file or folder that a name stands for here, or None."""
+        return None if path in _BUILDER_NAMES else self._existing(path, DataRequest(path))
+
     def _load(self, request: DataRequest) -> Any:
         datasets = _datasets()
         kwargs = {k: v for k, v in request.kwargs.items() if k != "trust_remote_code"}
@@ -120,7 +124,8 @@ class DataSource:
     def _call(self, datasets: Any, path: str, name: str | None, kwargs: dict[str, Any], request: DataRequest) -> Any:
         cache = {"cache_dir": str(self.cache_dir)} if self.cache_dir else {}
         try:
-            return datasets.load_dataset(path=path, name=name, **{**cache, **kwargs})
+            # from where it is defined: hooks may be given another `datasets.load_dataset`
+            return datasets.load.load_dataset(path=path, name=name, **{**cache, **kwargs})
         except Exception as error:
             what = f"{request.path}" + (f" ({name})" if name else "")
             raise DataError(
@@ -177,6 +182,9 @@ def builder_of(path: str) -> str | None:
     return BUILDERS.get(suffixes[-1]) if suffixes else None
 
 
+_SPLIT_HINT = "Give it a file in dataset_kwargs: {data_files: {...}}, or leave out the key that names it."
+
+
 def split_of(splits: Mapping[str, Any], name: str, where: str) -> Any:
     """One split.
 
@@ -189,7 +197,10 @@ def split_of(splits: Mapping[str, Any], name: str, where: str) -> Any:
         names = list(splits)
         raise DataError(
             Fault(
-                where, f"the data set has no split '{name}'", f"one of {listed(names, 20)}", did_you_mean(name, names)
+                where,
+                f"the data set has no split '{name}'",
+                f"one of {listed(names, 20)}",
+                did_you_mean(name, names) or _SPLIT_HINT,
             )
         ) from None
 

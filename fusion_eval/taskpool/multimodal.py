@@ -148,14 +148,16 @@ class MultimodalTaskPool(HarnessTaskPool):
         return outcome
 
     def _folder(self, name: str, role: str) -> Path:
-        """Where the files of a model go: the output's own folder for the merged one, a folder inside for others.
-
-        Ranks that do not write get a folder of their own, which nobody reads.
-        """
-        if not self.devices.is_zero or (self.output is None and self._output_dir is None):
+        """Where the files of a model go: the output's own folder for the merged one, a folder inside for others."""
+        folder = self.output or (Path(self._output_dir) if self._output_dir is not None else None)
+        if not self.devices.is_zero:
+            return folder or Path(tempfile.gettempdir())  # only rank zero scores, and so writes
+        if folder is None:
             return Path(tempfile.mkdtemp(prefix="fusion_eval_"))
-        folder = self.output or Path(str(self._output_dir))
-        return folder if role == "merged" else folder / "models" / "".join("_" if c in "/\\:" else c for c in name)
+        if role != "merged":
+            folder = folder / "models" / "".join("_" if c in "/\\:" else c for c in name)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def _names(self, model: nn.Module, name: str) -> ModelNames:
         kind = str(getattr(getattr(model, "config", None), "model_type", ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from fusion_eval.harness.multimodal.aggregate import arguments
 from fusion_eval.harness.multimodal.dialect import EXTRA_KEYS, ModelNames, Style, names_of, style_of
 from fusion_eval.harness.multimodal.group import aggregate_same_metrics
 from fusion_eval.harness.multimodal.peer import multimodal_names
+from fusion_eval.harness.multimodal.redirect import local_hub
 from fusion_eval.harness.multimodal.sample import described
 from fusion_eval.harness.multimodal.setting import Setting
 from fusion_eval.harness.multimodal.task import MultimodalTask
@@ -49,8 +50,8 @@ class MultimodalSuite(Suite):
     checked: bool = False
 
     def names(self) -> AbstractContextManager[None]:
-        """The context in which `import lmms_eval...` works."""
-        return multimodal_names(self.trusted, self.judge)
+        """The context in which `import lmms_eval...` works, and hub names are looked for in `data_root`."""
+        return _contexts(multimodal_names(self.trusted, self.judge), local_hub(self.data))
 
     def load(self) -> dict[str, Task]:
         """Every task with its data, and the first question of each.
@@ -132,6 +133,14 @@ class MultimodalSuite(Suite):
     def group(self, plan: GroupPlan, tasks: Mapping[str, TaskOutcome], options: RunOptions) -> GroupOutcome:
         """The values of a group: those it lists, else every metric that all its tasks have."""
         return aggregate_same_metrics(plan, tasks, options.compat)
+
+
+@contextmanager
+def _contexts(*contexts: AbstractContextManager[None]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for context in contexts:
+            stack.enter_context(context)
+        yield
 
 
 def _named(fault: Fault, name: str) -> Fault:

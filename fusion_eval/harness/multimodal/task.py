@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from fusion_eval.errors import DataError, Fault
 from fusion_eval.harness import field, scoring
+from fusion_eval.harness.context import current
 from fusion_eval.harness.media import Conversation, Media, Turn
 from fusion_eval.harness.metric import METRICS, Metric
 from fusion_eval.harness.multimodal import results as scores
@@ -17,6 +19,7 @@ from fusion_eval.harness.multimodal.dialect import prompt_kwargs, style_of, targ
 from fusion_eval.harness.multimodal.documents import Gallery, call_hook, column_of, without_media
 from fusion_eval.harness.multimodal.messages import conversation_of
 from fusion_eval.harness.multimodal.metrics import anls
+from fusion_eval.harness.multimodal.redirect import unpack_media
 from fusion_eval.harness.multimodal.rounds import Dialogue, next_question
 from fusion_eval.harness.multimodal.setting import Setting, prepared
 from fusion_eval.harness.multimodal.visual import media_list
@@ -66,6 +69,7 @@ class MultimodalTask(ConfigurableTask):
         self._shots_whole: Any = ()
         self._dialogues: dict[int, Dialogue] = {}
         self._round = 0
+        unpack_media(config.dataset_kwargs, self._folder_of(config))
         super().__init__(config=prepared(config, self.setting))
         self.MULTIMODAL = True
         self.prompt_kwargs = prompt_kwargs(self.config, self.setting.names, self.style)
@@ -77,6 +81,11 @@ class MultimodalTask(ConfigurableTask):
             for name, function in self._aggregations.items()
         }
         self._bare = self.full_docs if self._scores_media else without_media(self.full_docs)
+
+    @staticmethod
+    def _folder_of(config: TaskSpec) -> Path | None:
+        found = current().data.local(config.dataset_path) if config.dataset_path else None
+        return found if found is not None and found.is_dir() else None
 
     @property
     def full_docs(self) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -349,3 +350,57 @@ def test_memory_is_bounded(task: Task) -> None:
     folder.run("mine", ScriptedModel(lambda a: media.extend(a.media) or ""), setting=Setting(memory=600))
     assert [m.value.size for m in media] == [(8 + i, 8) for i in range(6)]
     assert sum(type(m.held).__name__ == "Deferred" for m in media) == 4
+
+
+def test_hub_names_that_hooks_load_themselves(task: Task) -> None:
+    folder = task(
+        "doc_to_visual: !function utils.visual",
+        """
+        from datasets import load_dataset
+        from huggingface_hub import hf_hub_download, snapshot_download
+
+        def visual(doc):
+            rows = load_dataset("owner/Pictures", split="test", token=True)
+            root = snapshot_download(repo_id="owner/Pictures", repo_type="dataset")
+            assert hf_hub_download("owner/Pictures", "test.jsonl").startswith(root)
+            return [rows[doc["id"]]["path"]]
+        """,
+    )
+    place = folder.root / "owner" / "Pictures"
+    place.mkdir(parents=True)
+    (place / "test.jsonl").write_text((folder.root / "data.jsonl").read_text())
+    assert values(folder.run("mine")) == {"exact_match": 1.0}
+    import datasets
+
+    assert datasets.load_dataset is datasets.load.load_dataset
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_videos_are_put_where_hooks_look(task: Task, monkeypatch: pytest.MonkeyPatch, packed: bool) -> None:
+    folder = task(
+        "dataset_path: owner/Clips\ndataset_kwargs: {video: true, cache_dir: clips, token: true}\n"
+        "doc_to_visual: !function utils.visual",
+        """
+        import os
+        def visual(doc):
+            path = os.path.join(os.environ["HF_HOME"], "clips", f"{doc['id']}.mp4")
+            assert os.path.exists(path), path
+            return [path]
+        """,
+        BASE.replace("dataset_path: data.jsonl\n", ""),
+    )
+    monkeypatch.setenv("HF_HOME", str(folder.root / "home"))
+    place = folder.root / "owner" / "Clips"
+    place.mkdir(parents=True)
+    (place / "test.jsonl").write_text((folder.root / "data.jsonl").read_text())
+    with zipfile.ZipFile(place / "clips.zip", "w") as archive:
+        for i in range(6):
+            archive.writestr(f"{i}.mp4", f"film {i}")
+    if not packed:
+        with zipfile.ZipFile(place / "clips.zip") as archive:
+            archive.extractall(place)
+        (place / "clips.zip").unlink()
+    rows = folder.run("mine").tasks["mine"].rows
+    kinds = [row.arguments[0][0]["media"] for row in rows]
+    assert [media[0][0] for media in kinds] == ["video"] * 6
+    assert len({media[0][1] for media in kinds}) == 6
