@@ -14,6 +14,7 @@ from fusion_eval.errors import Fault, did_you_mean
 from fusion_eval.harness.engine.protocol import LanguageModel
 from fusion_eval.taskpool.language_model import BACKENDS, EngineMaker, checked_config
 
+_VISION_OPTIONS = ("max_new_tokens", "max_pixels")
 _ENCODER_OPTIONS = ("max_length", "add_bos_token", "prefix_token_id")
 
 
@@ -67,12 +68,19 @@ def opened(
     encode = {key: maker.options[key] for key in _ENCODER_OPTIONS if key in maker.options}
     with tempfile.TemporaryDirectory() as folder:  # vLLM reads models from folders
         own.save_pretrained(folder)
-        maker.tokenizer_of(model, name, pool).save_pretrained(folder)
-        engine = VllmModel(
+        find = maker.processor_of if visual else maker.tokenizer_of
+        processor = find(model, name, pool)
+        processor.save_pretrained(folder)
+        engine: Any = VllmModel(
             folder, name=name, encode={**encode, "compat": maker.compat}, identity=weights_digest(model),
             think_end=maker.options.get("think_end_token"), chat_options=maker.options.get("chat_template_args"),
             **maker.backend_options,
         )  # fmt: skip
+        if visual:
+            from fusion_eval.harness.engine.vision_vllm import VisionVllmModel
+
+            options = {key: maker.options[key] for key in _VISION_OPTIONS if maker.options.get(key) is not None}
+            engine = VisionVllmModel(engine, processor, **options)
         try:
             yield engine
         finally:

@@ -91,7 +91,7 @@ class EngineMaker:
                 Fault("modelpool", f"model '{name}' is a {type(model).__name__}, an encoder with a decoder",
                       "a decoder with a vision tower", "Set auto_class=AutoModelForImageTextToText.")
             )  # fmt: skip
-        processor = self._processor(model, name, pool)
+        processor = self.processor_of(model, name, pool)
         known = {field.name for field in fields(VisionOptions)} - {"scorer"}
         given = {key: value for key, value in self.options.items() if key in known and value is not None}
         return VisionLanguageModel(
@@ -122,7 +122,12 @@ class EngineMaker:
 
         return self._found(AutoTokenizer, "tokenizer", model, name, pool)
 
-    def _processor(self, model: nn.Module, name: str, pool: Any) -> Any:
+    def processor_of(self, model: nn.Module, name: str, pool: Any) -> Any:
+        """The processor of pictures and text that was given, or the model's own.
+
+        Raises:
+            ConfigError: there is none.
+        """
         from transformers import AutoProcessor
 
         processor = self._found(AutoProcessor, "processor", model, name, pool)

@@ -109,6 +109,13 @@ class Encoder:
             )  # fmt: skip
         return self.max_length - new_tokens
 
+    def after(self, context: str, continuation: str) -> tuple[Tokens, Tokens]:
+        """Token ids of a context, which do not depend on what follows, and of a continuation after it."""
+        before, whole = self.encode([context])[0], self.encode([context + continuation])[0]
+        if whole[: len(before)] == before:
+            return before, whole[len(before) :]
+        return before, self.encode([continuation], special=False)[0]
+
     def texts(self, texts: Sequence[str]) -> list[list[Pair]]:
         """Windows of each text; every token is predicted once, none is left out."""
         special = None if self.compat else False

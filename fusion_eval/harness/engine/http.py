@@ -12,15 +12,18 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fusion_eval.errors import EvaluationError, Fault
+from fusion_eval.errors import ConfigError, EvaluationError, Fault
+from fusion_eval.harness.engine.chat_parts import messages_of
 from fusion_eval.harness.engine.encoder import EMPTY, Encoder
-from fusion_eval.harness.engine.generation import cut, frozen, normalise, safe_stops, thawed, without_thoughts
+from fusion_eval.harness.engine.generation import Settings, cut, frozen, normalise, safe_stops, thawed, without_thoughts
 from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
 from fusion_eval.harness.engine.text_model import text_only
-from fusion_eval.harness.media import Asked
+from fusion_eval.harness.engine.vision_picture import note_of
+from fusion_eval.harness.engine.vision_settings import plain
+from fusion_eval.harness.media import Asked, Conversation
 
 logger = logging.getLogger(__name__)
 _RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
@@ -130,6 +133,7 @@ class HttpModel:
         self.work: dict[str, float] = {}
         self._identity = identity or f"{server.url} {server.model}"
         self._count_lock = threading.Lock()
+        self._asked: dict[Prompt, Conversation] = {}
 
     @property
     def fingerprint(self) -> str:
@@ -138,7 +142,11 @@ class HttpModel:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
     def encode_pairs(self, pairs: Sequence[tuple[Asked, str]]) -> list[list[Pair]]:
-        """See `LikelihoodScorer`."""
+        """See `LikelihoodScorer`.
+
+        Raises:
+            EvaluationError: a context with pictures; chats give no log-probabilities of what they are told.
+        """
         texts = [(text_only(context, self.name), continuation) for context, continuation in pairs]
         if self.encoder is not None:
             return self.encoder.pairs(texts)
@@ -183,9 +191,30 @@ class HttpModel:
         return _own_part(found, piece)
 
     def encode_prompts(self, prompts: Sequence[tuple[Asked, dict[str, Any], int]]) -> list[Prompt]:
-        """See `Generator`."""
-        made = [(text_only(asked, self.name), normalise(settings), seed) for asked, settings, seed in prompts]
-        return [Prompt(text, None, frozen(s), seed if s.sampled else None) for text, s, seed in made]
+        """See `Generator`.
+
+        Raises:
+            ConfigError: pictures for a server that is not asked by chat.
+        """
+        return [self._prompt(asked, normalise(settings), seed) for asked, settings, seed in prompts]
+
+    def _prompt(self, asked: Asked, settings: Settings, seed: int) -> Prompt:
+        media: tuple[str, ...] = ()
+        if isinstance(asked, str) or not (asked.media or self.server.chat):
+            text, mark = text_only(asked, self.name), ""
+        elif not self.server.chat:
+            found = "holds media, and the server is asked for completions"
+            raise ConfigError(Fault(f"prompt for '{self.name}'", found, "a chat", "Set server.chat=true."))
+        else:
+            text, media, settings = asked.text, tuple(m.digest for m in asked.media), plain(settings)
+            notes = dict.fromkeys(note_of(m.value) for m in asked.media if m.kind == "image")
+            mark = "; ".join(note for note in notes if note)
+        seen = seed if settings.sampled else None
+        prompt = Prompt(text, None, frozen(settings), seen, mark, media)
+        if not isinstance(asked, str) and self.server.chat:
+            prompt = replace(prompt, media=(*media, asked.key))  # what stands where is part of the question
+            self._asked[prompt] = asked
+        return prompt
 
     def plan_prompts(self, prompts: Sequence[Prompt]) -> list[Work]:
         """Units of as many requests as may be in flight."""
@@ -209,7 +238,9 @@ class HttpModel:
         if prompt.seed is not None:
             body["seed"] = prompt.seed
         if self.server.chat:
-            answer = self.server.post("/chat/completions", {**body, "messages": _messages(prompt.text)})
+            asked = self._asked.get(prompt)
+            messages = _messages(prompt.text) if asked is None else messages_of(asked, self.name)
+            answer = self.server.post("/chat/completions", {**body, "messages": messages})
             text = answer["choices"][0]["message"].get("content") or ""
         else:
             answer = self.server.post("/completions", {**body, "prompt": prompt.text})

@@ -26,8 +26,9 @@ from fusion_eval.harness.engine.vision_patches import FastPatches
 from fusion_eval.harness.engine.vision_picture import MAX_PIXELS, check_size, note_of
 from fusion_eval.harness.engine.vision_render import Renderer
 from fusion_eval.harness.engine.vision_score import ChoiceScorer, check_length
+from fusion_eval.harness.engine.vision_settings import plain
 from fusion_eval.harness.engine.vision_sight import Sight, Way
-from fusion_eval.harness.engine.vision_write import Writer, plain
+from fusion_eval.harness.engine.vision_write import Writer
 from fusion_eval.harness.media import Asked, Conversation, Media
 
 _BATCH = {"cpu": 32, "cuda": 64}
@@ -129,10 +130,7 @@ class VisionLanguageModel:
 
     def _pair(self, conversation: Conversation, continuation: str) -> Pair:
         rendered = self.renderer.render(conversation)
-        encode = self.text.encoder.encode
-        before, whole = encode([rendered])[0], encode([rendered + continuation])[0]
-        joined = whole[: len(before)] == before
-        after = whole[len(before) :] if joined else encode([continuation], special=False)[0]
+        before, after = self.text.encoder.after(rendered, continuation)
         media, mark = self._remember(conversation, before, rendered)
         return Pair(before, after, mark if continuation else EMPTY, media)
 
@@ -205,7 +203,7 @@ class VisionLanguageModel:
             EvaluationError: a prompt that is too long, logits that are not numbers, or not enough memory.
         """
         if not isinstance(work.payload, Shots):
-            return self.text.score(work)
+            return self.text.score(work.payload)
         found: dict[Pair, Score] = {}
         questions: dict[Key, list[Pair]] = {}
         for pair in work.payload.pieces:
@@ -258,7 +256,7 @@ class VisionLanguageModel:
     def generate(self, work: Work) -> list[str]:
         """See `Generator`; for errors see `score`."""
         if not isinstance(work.payload, Shots):
-            return self.text.generate(work)
+            return self.text.generate(work.payload)
         prompts: Sequence[Prompt] = work.payload.pieces
         settings = thawed(prompts[0].settings)
         with self._linears(), self._patches():
@@ -282,5 +280,5 @@ class VisionLanguageModel:
 
 
 def _moved(works: Sequence[Work], places: Sequence[int]) -> list[Work]:
-    """Units over a part of the pieces as units over all of them."""
-    return [Work(tuple(places[i] for i in work.positions), work.cost, work.payload) for work in works]
+    """Units over a part of the pieces as units over all of them, whose payloads are the units themselves."""
+    return [Work(tuple(places[i] for i in work.positions), work.cost, work) for work in works]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,7 +19,6 @@ from fusion_eval.harness.engine.vision_passes import Prefix, side_by_side
 from fusion_eval.harness.engine.vision_sight import Sight, require_room
 
 _PASS_TOKENS = {"cpu": 4096, "cuda": 32768}
-_ADAPTERS_OWN = frozenset({"image_aspect_ratio", "use_cache", "modality", "modalities"})
 _TIE = {torch.float32: 1e-4, torch.float64: 1e-8, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 
 
@@ -145,9 +143,3 @@ def _state(rows: Sequence[Row], kept: Sequence[Prefix], logits: torch.Tensor) ->
         mask[i, width - prefix.length :] = 1
     cache = growing_cache(side_by_side(kept, width), width)
     return State(list(rows), cache, mask.to(logits.device), finite(logits))
-
-
-def plain(settings: Settings) -> Settings:
-    """Settings without what changes nothing and what only other adapters know."""
-    other = {k: v for k, v in settings.other.items() if (k, v) != ("num_beams", 1) and k not in _ADAPTERS_OWN}
-    return dataclasses.replace(settings, other=other)

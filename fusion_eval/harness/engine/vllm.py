@@ -70,13 +70,17 @@ class VllmModel(TextModel):
         pieces: list[Pair] = work.payload
         limit = self.max_length + 1
         inputs = [[*piece.context, *piece.continuation][-limit:] for piece in pieces]
-        settings = self._vllm.SamplingParams(temperature=0, prompt_logprobs=1, max_tokens=1, detokenize=False)
-        outputs = self._llm.generate([{"prompt_token_ids": tokens} for tokens in inputs], settings, use_tqdm=False)
-        self.count(sum(map(len, inputs)))
+        outputs = self.prompt_scores([{"prompt_token_ids": tokens} for tokens in inputs])
         return [
-            _score(out.prompt_logprobs, tokens, piece)
+            score_of_tail(out.prompt_logprobs, tokens, piece)
             for out, tokens, piece in zip(outputs, inputs, pieces, strict=True)
         ]
+
+    def prompt_scores(self, inputs: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """What vLLM says about prompts, given the way it takes them."""
+        settings = self._vllm.SamplingParams(temperature=0, prompt_logprobs=1, max_tokens=1, detokenize=False)
+        self.count(sum(len(given["prompt_token_ids"]) for given in inputs))
+        return list(self._llm.generate(inputs, settings, use_tqdm=False))
 
     def plan_prompts(self, prompts: Sequence[Prompt]) -> list[Work]:
         """Units in the order of tokens."""
@@ -88,11 +92,18 @@ class VllmModel(TextModel):
         """See `Generator`."""
         prompts: list[Prompt] = work.payload
         settings = [thawed(prompt.settings) for prompt in prompts]
-        parameters = [self._parameters(own, prompt) for own, prompt in zip(settings, prompts, strict=True)]
-        inputs = [{"prompt_token_ids": list(prompt.tokens or ())} for prompt in prompts]
-        outputs = self._llm.generate(inputs, parameters, use_tqdm=False)
+        outputs = self.written(
+            [{"prompt_token_ids": list(prompt.tokens or ())} for prompt in prompts], settings, prompts
+        )
         texts = [without_thoughts(output.outputs[0].text, self.think_end) for output in outputs]
         return [cut(text, own.until) for text, own in zip(texts, settings, strict=True)]
+
+    def written(
+        self, inputs: Sequence[Mapping[str, Any]], settings: Sequence[Settings], prompts: Sequence[Prompt]
+    ) -> list[Any]:
+        """What vLLM writes after prompts, given the way it takes them."""
+        parameters = [self._parameters(own, prompt) for own, prompt in zip(settings, prompts, strict=True)]
+        return list(self._llm.generate(inputs, parameters, use_tqdm=False))
 
     def _parameters(self, settings: Settings, prompt: Prompt) -> Any:
         options: dict[str, Any] = {"temperature": 0.0, **settings.options, **settings.other}
@@ -115,7 +126,12 @@ class VllmModel(TextModel):
         self._llm = None
 
 
-def _score(found: Any, tokens: list[int], piece: Pair) -> Score:
+def score_of_tail(found: Any, tokens: list[int], piece: Pair) -> Score:
+    """The score of a continuation at the end of a prompt of which vLLM gives the log-probabilities.
+
+    Raises:
+        EvaluationError: NaN.
+    """
     count = min(len(piece.continuation), len(tokens) - 1)
     if not count:
         return Score(0.0, True, 0)

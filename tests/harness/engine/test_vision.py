@@ -115,3 +115,25 @@ def test_a_picture_is_encoded_once_for_all_questions_and_choices() -> None:
     assert engine.work["images_encoded"] == 1
     small = VisionLanguageModel(model, processor, options=VisionOptions(kept_bytes=1))
     assert scores(small, asked) == scores(engine, asked)
+
+
+def test_plain_text_and_conversations_go_together() -> None:
+    model, processor = tiny_llava()
+    engine = VisionLanguageModel(model, processor)
+    mixed: list[Asked] = [x for i, q in enumerate(questions(6)) for x in (q, f"Plain text {i} red green")]
+    expected = [
+        written(VisionLanguageModel(model, processor), [a])[0] if isinstance(a, Conversation)
+        else written_as_text(model, processor, a) for a in mixed
+    ]  # fmt: skip
+    assert written(engine, mixed, {"max_new_tokens": 10, "until": []}) == expected
+    alone = [scores(VisionLanguageModel(model, processor), [a]) for a in mixed]
+    for one, two in zip(scores(engine, mixed), [s for row in alone for s in row], strict=True):
+        assert one.value == pytest.approx(two.value, abs=1e-4)
+        assert one.tokens == two.tokens
+
+
+def written_as_text(model: Any, processor: Any, text: str) -> str:
+    given = processor.tokenizer(text, return_tensors="pt")
+    with torch.inference_mode():
+        out = model.generate(**given, max_new_tokens=10, do_sample=False)
+    return str(processor.tokenizer.decode(out[0, given["input_ids"].shape[1] :], skip_special_tokens=True))
