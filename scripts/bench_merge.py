@@ -5,7 +5,7 @@
     scripts/bench merge --size full --methods linear,ties --reps 3
 
 Every figure is that of a new process, the page cache warm. `start` is the process without a merge (imports only for
-ours, `--help` for the peer); `net` is CPU seconds without it. `anon` is the peak of RssAnon, sampled every 10 ms.
+ours, `--help` for the peer); `net` is CPU seconds without it. `anon` is the peak of anonymous memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -254,10 +254,23 @@ def timed(command: Sequence[str]) -> dict[str, Any]:
 def watch(pid: int, peak: list[int], stop: threading.Event) -> None:
     while not stop.wait(0.01):
         try:
-            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        except OSError:
+            peak[0] = max(peak[0], anonymous(pid))
+        except (OSError, ValueError):
             return
-        peak[0] = max([peak[0], *(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))])
+
+
+def anonymous(pid: int) -> int:
+    """Anonymous memory of a process in kB; with that of its children, in which pages that they share count once."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    if not children:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+    total = 0
+    for each in (str(pid), *children):
+        with suppress(OSError):  # a child that has just ended
+            lines = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss_Anon"))
+    return total
 
 
 def cpu(row: dict[str, Any]) -> float:

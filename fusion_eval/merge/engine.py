@@ -20,6 +20,7 @@ from fusion_eval.errors import AlignmentError, Fault, MethodError, listed
 from fusion_eval.merge.alignment import alignment_faults, stored_names
 from fusion_eval.merge.checkpoint import Checkpoint, TensorSpec
 from fusion_eval.merge.group import CHUNK, ElementwiseRule, Rule, ScannedRule, TensorGroup
+from fusion_eval.merge.helpers import Ledger
 from fusion_eval.merge.loop import Loop, Sink, stream
 
 __all__ = ["AlignedPool", "Loop", "MergedCheckpoint", "Sink", "alignment_faults", "stream"]
@@ -107,7 +108,7 @@ class MergedCheckpoint(Checkpoint):
         self, rule: Rule, pool: AlignedPool, device: torch.device | str = "cpu", *, finite: bool = True
     ) -> None:
         self.rule, self.pool, self.device, self.finite = rule, pool, torch.device(device), finite
-        self._notes: dict[str, str] = {}
+        self._notes = Ledger()
 
     @property
     def notes(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The one loop over tensors: several threads read, compute and write, in bounded memory."""
+"""The one loop over tensors: several threads or processes read, compute and write, in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from fusion_eval.merge.checkpoint import Checkpoint
+from fusion_eval.merge.helpers import THREAD_NAME as _NAME
+from fusion_eval.merge.helpers import Helper, helpers, leave_if_alone, may_fork
 
 _Item = TypeVar("_Item")
 
-_NAME: Final = "fusion_eval.merge"
 _BATCH_BYTES: Final = 4 << 20  # small tensors are handed to a thread together, up to this size
 _BATCH_NAMES: Final = 64
 _SPARE_BYTES: Final = 128 << 20  # memory for other tensors beside the neediest one
 _KEPT_BYTES: Final = 8 << 20  # more than the operands of a slice
+_FORKED_BYTES: Final = 64 << 20  # from this size on, processes are worth their start
 
 
 class Sink(Protocol):
@@ -33,12 +35,26 @@ class Sink(Protocol):
         """Take a run of the tensor's elements, in its final dtype, that begins at element `start`."""
 
 
+@runtime_checkable
+class PlacedSink(Sink, Protocol):
+    """A sink in which every tensor has its place from the start, so that forked processes may write to it."""
+
+    def open(self) -> bool:
+        """Make all places ready; False where there are too many."""
+
+    def put(self, name: str, tensor: Tensor, start: int = 0) -> None:
+        """As `write`, but the tensor counts as missing until `wrote` is called in the process that opened the sink."""
+
+    def wrote(self, name: str) -> None:
+        """Take notice that all of a tensor was put."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loop:
     """How the loop runs; its results do not depend on it.
 
     Args:
-        threads: how many tensors are worked on at a time; 0 means one per processor.
+        threads: how many tensors are worked on at a time, by threads or by processes; 0 means one per processor.
         progress: whether to show a bar with bytes per second on the error stream.
     """
 
@@ -51,7 +67,8 @@ def stream(checkpoint: Checkpoint, sink: Sink, *, rank: int = 0, world: int = 1,
 
     Tensors are worked on side by side, each on one thread of torch, so the bits do not depend on the number of threads.
     The memory that tensors in work may need together is bounded by the neediest one and a little more. While a tensor
-    is computed, the operating system is asked to read the next ones.
+    is computed, the operating system is asked to read the next ones. Where a fork is safe and the sink allows it, each
+    thread hands its tensors to a process.
     """
     loop = loop or Loop()
     batches = _batches(checkpoint, list(checkpoint)[rank::world])
@@ -62,17 +79,17 @@ def stream(checkpoint: Checkpoint, sink: Sink, *, rank: int = 0, world: int = 1,
     keep_freed_memory()
 
     def work(batch: Sequence[str], need: int) -> int:
-        with gate.room(need), torch.no_grad():
-            for name in batch:
-                start = 0
-                for piece in checkpoint.pieces(name):
-                    if stopped.is_set():
-                        return 0
-                    sink.write(name, piece, start)
-                    start += piece.numel()
+        with gate.room(need):
+            if idle is None:
+                _write(checkpoint, batch, sink.write, stopped.is_set)
+            else:
+                _delegate(idle, batch, sink)
         return sum(checkpoint.spec(name).nbytes for name in batch)
 
-    with one_torch_thread(), _bar(loop.progress, checkpoint, batches) as advance:
+    with ExitStack() as stack:
+        stack.enter_context(one_torch_thread())
+        idle = stack.enter_context(_crew(checkpoint, sink, batches, threads))
+        advance = stack.enter_context(_bar(loop.progress, checkpoint, batches))
         pool = ThreadPoolExecutor(threads, _NAME, initializer=torch.set_num_threads, initargs=(1,))
         try:
             running: set[Future[int]] = set()
@@ -87,6 +104,53 @@ def stream(checkpoint: Checkpoint, sink: Sink, *, rank: int = 0, world: int = 1,
         finally:
             stopped.set()
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _write(
+    checkpoint: Checkpoint, batch: Sequence[str], put: Callable[[str, Tensor, int], None], stopped: Callable[[], bool]
+) -> None:
+    """Merge some tensors and put them in their places."""
+    with torch.no_grad():
+        for name in batch:
+            start = 0
+            for piece in checkpoint.pieces(name):
+                if stopped():
+                    return
+                put(name, piece, start)
+                start += piece.numel()
+
+
+@contextmanager
+def _crew(
+    checkpoint: Checkpoint, sink: Sink, batches: Sequence[Sequence[str]], count: int
+) -> Iterator[queue.SimpleQueue[Helper] | None]:
+    """Processes that merge batches of tensors, or None where threads have to."""
+    size = sum(checkpoint.spec(name).nbytes for batch in batches for name in batch)
+    if count < 2 or size < _FORKED_BYTES or not may_fork() or not isinstance(sink, PlacedSink) or not sink.open():
+        yield None
+        return
+    parent = os.getpid()
+
+    def serve(batch: Sequence[str]) -> None:
+        _write(checkpoint, batch, sink.put, lambda: leave_if_alone(parent))
+
+    with helpers(serve, count) as made:
+        idle: queue.SimpleQueue[Helper] = queue.SimpleQueue()
+        for helper in made:
+            idle.put(helper)
+        yield idle
+
+
+def _delegate(idle: queue.SimpleQueue[Helper], batch: Sequence[str], sink: Sink) -> None:
+    """Have a process merge a batch."""
+    assert isinstance(sink, PlacedSink)
+    helper = idle.get()
+    try:
+        helper(batch)
+    finally:
+        idle.put(helper)
+    for name in batch:
+        sink.wrote(name)
 
 
 def _processors() -> int:

@@ -27,12 +27,14 @@ class Shard:
         file: its name.
         header: its first bytes, up to the tensors.
         offsets: where each tensor begins, counted from the start of the file.
+        sizes: how many bytes each tensor has.
         size: the size of the file.
     """
 
     file: str
     header: bytes
     offsets: Mapping[str, int]
+    sizes: Mapping[str, int]
     size: int
 
 
@@ -72,7 +74,7 @@ def _shard(checkpoint: Checkpoint, names: Sequence[str], index: int, count: int)
     for name in ordered:
         offsets[name] = place
         place += specs[name].nbytes
-    return Shard(file, header, offsets, place)
+    return Shard(file, header, offsets, {name: specs[name].nbytes for name in ordered}, place)
 
 
 def _header(specs: Mapping[str, TensorSpec], metadata: Mapping[str, str]) -> bytes:

@@ -29,6 +29,7 @@ from fusion_eval.merge.views import subset
 
 SHARD_BYTES: Final = 5_000_000_000
 _UNFINISHED = ".part"
+_MOST_OPEN: Final = 100
 
 
 class ShardSink:
@@ -55,20 +56,55 @@ class ShardSink:
         Raises:
             OutputError: the place cannot be written, for instance since the disk is full.
         """
+        self.put(name, tensor, start)
+        self._count(self._home[name], tensor.numel() * tensor.dtype.itemsize)
+
+    def open(self) -> bool:
+        """Make every shard's file, unless there are very many."""
+        unfinished = [shard for shard in {id(s): s for s in self._home.values()}.values() if self._missing[shard.file]]
+        if len(unfinished) > _MOST_OPEN:
+            return False
+        for shard in unfinished:
+            with self._reported(shard):
+                self._descriptor(shard)
+        return True
+
+    def put(self, name: str, tensor: Tensor, start: int = 0) -> None:
+        """As `write`, for a process that was forked after `open`; `wrote` tells the sink that opened.
+
+        Raises:
+            OutputError: the place cannot be written.
+        """
         shard = self._home[name]
         values = tensor.detach().to("cpu").contiguous().reshape(-1)
         if not values.numel():
             return
         raw = memoryview(values.view(torch.uint8).numpy().data)
-        try:
+        with self._reported(shard):
             with self._lock:
                 descriptor = self._descriptor(shard)
             _write_all(descriptor, raw, shard.offsets[name] + start * values.itemsize)
-            with self._lock:
-                self._missing[shard.file] -= len(raw)
-                whole = not self._missing[shard.file]
-            if whole:
-                self._finish(shard, descriptor)
+
+    def wrote(self, name: str) -> None:
+        """Take notice that all of a tensor was put."""
+        shard = self._home[name]
+        self._count(shard, shard.sizes[name])
+
+    def _count(self, shard: Shard, written: int) -> None:
+        """So many bytes of a shard are there; the last ones finish it."""
+        if not written:
+            return
+        with self._lock:
+            self._missing[shard.file] -= written
+            whole = not self._missing[shard.file]
+        if whole:
+            with self._reported(shard):
+                self._finish(shard, self._open[shard.file])
+
+    @contextmanager
+    def _reported(self, shard: Shard) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise OutputError(write_fault(self._folder / shard.file, error)) from error
 
