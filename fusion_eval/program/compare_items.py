@@ -62,7 +62,7 @@ def check_same_items(results: Mapping[str, TaskResult]) -> None:
         mine, theirs = named[0][1], result
         same = mine.n == theirs.n and all(
             np.array_equal(as_array(mine.items[key]), as_array(theirs.items[key]))
-            for key in ("id", "target")
+            for key in ("id", "target", "doc_hash")
             if key in mine.items and key in theirs.items and not isinstance(mine.items[key], list)
         )
         if not same:
@@ -109,10 +109,11 @@ def _form(name: str, result: TaskResult) -> Form | None:
 
 def _rebuilt(name: str, result: TaskResult) -> Form | None:
     """The form of a metric that a task offers under this name, made of stored columns and checked against the value."""
+    arrays = {key: as_array(column) for key, column in result.items.items() if not isinstance(column, list)}
     columns: dict[str, Column] = {
-        key: torch.as_tensor(column) for key, column in result.items.items() if not isinstance(column, list)
+        key: torch.as_tensor(array) for key, array in arrays.items() if array.dtype.kind in "biuf" and key != "id"
     }
-    rows, value = Rows(columns.pop("id"), columns), result.metrics[name]  # type: ignore[arg-type]
+    rows, value = Rows(torch.arange(len(arrays["id"])), columns), result.metrics[name]
     for task in map(get_task, _OFFERING):
         if not isinstance(task.battery, OfferedBattery) or name not in task.battery.names:
             continue

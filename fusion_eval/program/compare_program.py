@@ -37,7 +37,8 @@ class CompareProgram(BaseProgram):
         method: the configured merging method, whose merge is called `merged`; left out where `methods` are given.
         methods: further merges by name: names under `config/method`, or nodes; a list of names will do.
         models: names of the pool's models to compare; by default all.
-        runs: folders of finished runs, compared instead; then nothing is evaluated.
+        runs: folders of finished runs, ours or lm-evaluation-harness's with sample files, compared instead; then
+            nothing is evaluated.
         reference: the model that all others are compared with; by default the base, else the first; "all" compares
             every pair.
         metrics: names of metrics; by default all that have a form by items.
@@ -128,7 +129,7 @@ class CompareProgram(BaseProgram):
             raise ConfigError(*faults)
 
     def _compare(self, results: Sequence[ModelResult]) -> None:
-        tasks = [task.name for task in results[0].tasks]
+        tasks = list(dict.fromkeys(task.name for result in results for task in result.tasks))
         found: dict[str, ComparisonResult] = {}
         for task in tasks:
             by_model = {r.name: t for r in results for t in r.tasks if t.name == task}

@@ -1,4 +1,4 @@
-"""Models of runs that have finished, from the reports and per-item files in their folders."""
+"""Models of finished runs: ours, from reports and per-item files, and lm-evaluation-harness's, from sample files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError
+from fusion_eval.program.sample_runs import sample_files, sample_models
 from fusion_eval.report.items import items_path, read_items
 from fusion_eval.report.report import read_report
 from fusion_eval.report.values import ModelResult, TaskResult
@@ -16,6 +17,8 @@ ITEMS = "items"
 
 def read_runs(folders: Sequence[Path]) -> list[ModelResult]:
     """The models of all runs with their items; merges that several runs have are called `folder/name`.
+
+    A folder without a report may hold `samples_*.jsonl` files of lm-evaluation-harness.
 
     A base or an expert that several runs evaluated is taken once.
 
@@ -27,15 +30,18 @@ def read_runs(folders: Sequence[Path]) -> list[ModelResult]:
     if faults:
         raise ConfigError(*faults)
     names = [model.name for _, model in found]
+    sampled = [pair for pair in found if not (pair[0] / "report.json").is_file()]
     kept: dict[str, ModelResult] = {}
     for folder, model in found:
-        shared = names.count(model.name) > 1 and model.role == "merged"
+        shared = names.count(model.name) > 1 and (model.role == "merged" or (folder, model) in sampled)
         name = f"{folder.name}/{model.name}" if shared else model.name
         kept.setdefault(name, replace(model, name=name))
     return list(kept.values())
 
 
 def _models(folder: Path, faults: list[Fault]) -> list[ModelResult]:
+    if not (folder / "report.json").is_file() and (files := sample_files(folder)):
+        return sample_models(files, faults)
     try:
         report = read_report(folder)
     except FusionEvalError as error:
