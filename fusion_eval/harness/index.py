@@ -205,6 +205,7 @@ class _Heads:
         self.peer = peer
         self.old = known
         self.known: dict[str, Any] = {}
+        self._targets: dict[tuple[str, str], str] = {}
 
     @property
     def changed(self) -> bool:
@@ -237,7 +238,10 @@ class _Heads:
         return {**merged, **own}
 
     def _target(self, path: str, name: str) -> str:
-        return os.path.normpath(include_target(Path(path).parent, name, self.peer))
+        key = (os.path.dirname(path), name)
+        if key not in self._targets:
+            self._targets[key] = os.path.normpath(include_target(Path(key[0]), name, self.peer))
+        return self._targets[key]
 
     def included(self) -> set[str]:
         """Every file that another one includes."""
@@ -346,7 +350,7 @@ def _write_cache(store: Path, heads: dict[str, Any]) -> None:
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=store.parent, delete=False, encoding="utf-8") as file:
-            json.dump({"format": _FORMAT, "heads": heads}, file)
+            file.write(json.dumps({"format": _FORMAT, "heads": heads}))  # `dump` writes piece by piece, slowly
         os.replace(file.name, store)
     except OSError as error:
         logger.debug("the task index is not cached: %s", error)
