@@ -13,7 +13,7 @@ from typing import Any, Literal
 from fusion_eval.errors import ConfigError, DataError, Fault, FusionEvalError
 from fusion_eval.harness.context import BuildContext, building
 from fusion_eval.harness.fewshot import SEED
-from fusion_eval.harness.function import ModuleSpace
+from fusion_eval.harness.function import ModuleSpace, is_task_module
 from fusion_eval.harness.plan import Selection, TaskPlan
 from fusion_eval.harness.request import Request
 from fusion_eval.harness.spec import MetricSpec, TaskSpec
@@ -216,13 +216,17 @@ def document_error(name: str, doc_id: int, error: Exception) -> FusionEvalError:
 
 
 def _last_line(error: Exception) -> str:
-    trace, place = error.__traceback__, ""
+    """Where it arose: the innermost line of a task's Python, else of any code that is not the harness's own."""
+    trace, place, task = error.__traceback__, "", ""
     while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if "fusion_eval/harness" not in file.replace("\\", "/"):
-            place = f" at {file}:{trace.tb_lineno}"
+        code, name = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
+        here = f" at {code.co_filename}:{trace.tb_lineno}"
+        if is_task_module(name):
+            task = here
+        if "fusion_eval/harness" not in code.co_filename.replace("\\", "/"):
+            place = here
         trace = trace.tb_next
-    return place
+    return task or place
 
 
 def selected_documents(name: str, pool: Any, options: RunOptions) -> list[tuple[int, Any]]:

@@ -18,6 +18,7 @@ from fusion_eval.harness.yaml_file import FunctionRef
 
 T = TypeVar("T")
 _PEERS = ("lm_eval", "lmms_eval")
+_OWN: Final = "_fusion_eval_task_"
 
 
 class ModuleSpace:
@@ -149,7 +150,12 @@ def module_name_of(file: Path) -> str:
         if parts[start - 1] in _PEERS and parts[start] == "tasks":
             return ".".join((parts[start - 1], "tasks", *parts[start + 1 :]))
     digest = hashlib.sha256(str(file.parent).encode()).hexdigest()[:10]
-    return f"_fusion_eval_task_{digest}_{file.stem}"
+    return f"{_OWN}{digest}_{file.stem}"
+
+
+def is_task_module(name: str) -> bool:
+    """Whether a module of that name is one of a task's folder."""
+    return name.startswith(_OWN) or any(name.startswith(f"{peer}.tasks.") for peer in _PEERS)
 
 
 def _import_error(error: BaseException, where: str, what: str) -> ConfigError | MissingDependencyError:

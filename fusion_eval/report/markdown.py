@@ -16,7 +16,7 @@ def as_markdown(report: Report) -> str:
     if report.models:
         parts += [f"{title_of(report)}.", "", *_table(*columns_of(report)), ""]
         parts += ["## Every metric", "", *_metrics(report), ""]
-    notes = [*report.notes, *_task_notes(report)]
+    notes = [*report.notes, *task_notes(report)]
     if notes:
         parts += ["## Notes", "", *(f"- {note}" for note in notes), ""]
     return "\n".join([*parts, *_circumstances(report)]) + "\n"
@@ -45,7 +45,8 @@ def _metrics(report: Report) -> list[str]:
     return _table(header, rows)
 
 
-def _task_notes(report: Report) -> list[str]:
+def task_notes(report: Report) -> list[str]:
+    """What is noteworthy about single tasks, with the model and the task."""
     return [
         f"{model.name}, {task.name}: {note}" for model in report.models for task in model.tasks for note in task.notes
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from fusion_eval.report.markdown import task_notes
 from fusion_eval.report.render import columns_of, title_of
 from fusion_eval.report.report import Report
 
@@ -21,6 +22,10 @@ def show(report: Report, folder: Path | None = None, console: Console | None = N
         show_table(title_of(report), *columns_of(report), console)
     for note in report.notes:
         console.print(f"note: {note}", markup=False, highlight=False)
+    own = task_notes(report)
+    if own:
+        more = f" ({len(own) - 1} more on single tasks in report.md)" if len(own) > 1 else ""
+        console.print(f"note: {own[0]}{more}", markup=False, highlight=False)
     if folder is not None:
         console.print(f"report: {folder / 'report.json'}", markup=False, highlight=False)
 

@@ -134,7 +134,7 @@ def _of_name(name: str, where: str, kind: Kind | None) -> Media:
 
 
 def _article(kind: Kind | None) -> str:
-    return "an audio" if kind == "audio" else f"a {kind or 'picture'}"
+    return {"audio": "a sound", "video": "a video"}.get(kind or "", "a picture")
 
 
 def _kind_of_type(name: str) -> Kind | None:
