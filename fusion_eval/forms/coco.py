@@ -1,4 +1,4 @@
-"""COCO's mean average precision as a function of the images' weights.
+"""COCO's mean average precision and recall as functions of the images' weights.
 
 Detections are matched once per image, label and IoU threshold (greedily by score, as COCO does it); under weights only
 the sums along the ranked list of detections change. All sizes, at most 100 detections per image, no crowds.
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fusion_eval.stats.arrays import Floats, Ints
-from fusion_eval.stats.item_metric import ItemMetric
+from fusion_eval.stats.item_metric import ItemMetric, additive_metric
 
 _THRESHOLDS = {"map": np.linspace(0.5, 0.95, 10), "map_50": np.array([0.5]), "map_75": np.array([0.75])}
+_RECALLED = {"mar_1": 1, "mar_10": 10, "mar_100": 100}
 _RECALLS = np.linspace(0.0, 1.0, 101)
 _MOST_DETECTIONS = 100
 _MOST_WORK = 40_000  # ranked detections x thresholds, each of which every resample walks along
@@ -26,7 +27,9 @@ Boxes = Mapping[str, Tensor]
 
 
 def coco_form(name: str, preds: Sequence[Boxes], target: Sequence[Boxes]) -> ItemMetric | None:
-    """`map`, `map_50` or `map_75`; None for other numbers, crowds, and data sets that are large."""
+    """`map`, `map_50`, `map_75` or `mar_1`, `mar_10`, `mar_100`; None for sizes, crowds, and large data sets."""
+    if name in _RECALLED:
+        return _recall_form(name, preds, target)
     thresholds = _THRESHOLDS.get(name)
     if thresholds is None or any("iscrowd" in truth and bool(truth["iscrowd"].any()) for truth in target):
         return None
@@ -34,6 +37,28 @@ def coco_form(name: str, preds: Sequence[Boxes], target: Sequence[Boxes]) -> Ite
     if detections * len(thresholds) > _MOST_WORK or len(labels) * len(thresholds) > _MOST_CURVES:
         return None
     return _metric(name, [_ranked(label, preds, target, thresholds) for label in labels], len(preds))
+
+
+def _recall_form(name: str, preds: Sequence[Boxes], target: Sequence[Boxes]) -> ItemMetric | None:
+    """The share of objects that the first detections of every image find: per label, then the mean over labels."""
+    if any("iscrowd" in truth and bool(truth["iscrowd"].any()) for truth in target):
+        return None
+    labels, thresholds = _labels(target), _THRESHOLDS["map"]
+    found, objects = np.zeros((2, len(preds), len(labels)))
+    for c, label in enumerate(labels):
+        for i, (mine, truth) in enumerate(zip(preds, target, strict=True)):
+            chosen, theirs = mine["labels"] == label, truth["boxes"][truth["labels"] == label]
+            order = np.argsort(-mine["scores"][chosen].double().numpy(), kind="stable")[: _RECALLED[name]]
+            found[i, c] = _matches(mine["boxes"][chosen][order], theirs, thresholds).sum() / len(thresholds)
+            objects[i, c] = len(theirs)
+
+    def value_of(sums: Floats) -> Floats:
+        hits, every = np.split(sums, 2, axis=1)
+        recall = np.divide(hits, every, out=np.zeros_like(hits), where=every > 0)
+        count = (every > 0).sum(axis=1)
+        return np.asarray(np.divide(recall.sum(axis=1), count, out=np.full(len(sums), np.nan), where=count > 0))
+
+    return additive_metric(name, np.concatenate([found, objects], axis=1), value_of)
 
 
 def _labels(target: Sequence[Boxes]) -> list[int]:

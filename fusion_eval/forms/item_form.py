@@ -92,7 +92,16 @@ Maker = Callable[[Subject], Form | None]
 
 def item_form(subject: Subject) -> Form | None:
     """The metric by items, or None where it has no such form (or too many items for one)."""
-    for maker in (_of_counts, _of_states, _of_labels, _of_probabilities, _of_scores, _of_regression, _of_queries):
+    for maker in (
+        _of_counts,
+        _of_states,
+        _of_labels,
+        _of_probabilities,
+        _of_scores,
+        _of_regression,
+        _of_queries,
+        _of_groups,
+    ):
         form = _checked(maker, subject)
         if form is not None:
             return form
@@ -248,8 +257,18 @@ def _of_queries(subject: Subject) -> Form | None:
     return np.asarray(each.compute().double().cpu().numpy())
 
 
+def _of_groups(subject: Subject) -> Form | None:
+    """Clustering agreement and nominal association, from the table of label pairs."""
+    preds, target = subject.preds, subject.target
+    if not (isinstance(preds, Tensor) and isinstance(target, Tensor)) or preds.is_floating_point():
+        return None
+    from fusion_eval.forms.contingency import contingency_form
+
+    return contingency_form(subject.metric, subject.name, preds.numpy(), target.numpy())
+
+
 def _of_boxes(subject: Subject) -> Form | None:
-    """COCO's average precision by images."""
+    """COCO's average precision and recall by images."""
     if type(subject.metric).__name__ != "CocoPrecision" or not isinstance(subject.preds, list):
         return None
     return coco_form(subject.name, subject.preds, subject.target)

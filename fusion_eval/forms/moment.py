@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from torchmetrics import Metric
 
 
+_MOST_RANKED = 3_000
+
+
 def regression_form(metric: Metric, name: str, x: Floats, y: Floats) -> Floats | ItemMetric | None:
     """The form of a metric of predictions x (N, D) and targets y (N, D), or None where none is known."""
     kind, plain = type(metric).__name__, getattr(metric, "num_outputs", 1) == 1
@@ -27,6 +30,8 @@ def regression_form(metric: Metric, name: str, x: Floats, y: Floats) -> Floats |
         return _pearson(name, x, y)
     if kind in ("MeanSpearman", "SpearmanCorrCoef"):
         return _spearman(name, x, y)
+    if kind == "KendallRankCorrCoef" and x.shape[1] == 1 and len(x) <= _MOST_RANKED:
+        return _kendall(name, x[:, 0], y[:, 0])
     return None
 
 
@@ -82,6 +87,25 @@ def _spearman(name: str, x: Floats, y: Floats) -> ItemMetric:
         return np.asarray(np.mean(values, axis=0))
 
     return ItemMetric(name, len(x), of_weights, lambda index: _spearman(name, x[index], y[index]))
+
+
+def _kendall(name: str, x: Floats, y: Floats) -> ItemMetric:
+    """Tau-b (Kendall 1945): concordant less discordant pairs, over pairs that are tied in neither variable."""
+    order = np.sign(x[:, None] - x) * np.sign(y[:, None] - y)
+    groups = [np.unique(values, return_inverse=True)[1].reshape(-1) for values in (x, y)]
+
+    def of_weights(weights: Floats) -> Floats:
+        total = weights.sum(axis=1) ** 2
+        untied = [total - (_group_sums(weights, group) ** 2).sum(axis=1) for group in groups]
+        return np.asarray(_ratio(((weights @ order) * weights).sum(axis=1), np.sqrt(untied[0] * untied[1])))
+
+    return ItemMetric(name, len(x), of_weights, lambda index: _kendall(name, x[index], y[index]))
+
+
+def _group_sums(weights: Floats, group: Any) -> Floats:
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    return np.asarray(np.add.reduceat(weights[:, order], starts, axis=1))
 
 
 class _Ranks:

@@ -22,6 +22,9 @@ from tests.task.tables import Listed, Table, loader, noise
 N = 40
 CLASSIFICATION = ["accuracy", "f1", "precision", "recall", "auroc", "ece", "nll", "brier", "mcc", "f1_micro", "kappa"]
 BINARY = ["accuracy", "f1", "precision", "recall", "specificity", "auroc", "average_precision", "ece", "nll"]
+REGRESSION = ["mse", "mae", "rmse", "r2", "pearson", "spearman", "kendall"]
+GROUPS = ["adjusted_rand", "rand", "normalized_mutual_info", "homogeneity", "completeness", "v_measure"]
+GROUPS += ["fowlkes_mallows", "mutual_info"]
 MULTILABEL = ["accuracy", "exact_match", "hamming", "auroc", "average_precision", "f1"]
 
 
@@ -33,7 +36,7 @@ def case(name: str) -> tuple[Any, Any, int | None, list[str] | None]:
         "classification": (nn.functional.one_hot(labels, 3) + noise(2, (N, 3)), labels, 3, CLASSIFICATION),
         "binary": (noise(2, (N,)), (noise(3, (N,)) > 0).long(), None, BINARY),
         "multilabel": (noise(2, (N, 3)), (noise(3, (N, 3)) > 0).long(), 3, MULTILABEL),
-        "regression": (y + noise(2, (N,), 0.5), y, None, None),
+        "regression": (y + noise(2, (N,), 0.5), y, None, REGRESSION),
         "segmentation": (noise(2, (N, 3, 4, 4)), whole_numbers(3, (N, 4, 4)), 3, None),
         "image_quality": (
             noise(1, (N, 1, 16, 16)).sigmoid(),
@@ -41,6 +44,8 @@ def case(name: str) -> tuple[Any, Any, int | None, list[str] | None]:
             None,
             ["ssim", "psnr"],
         ),
+        "clustering": ((labels + whole_numbers(2, (N,))) % 3, labels, None, GROUPS),
+        "nominal": ((labels + whole_numbers(2, (N,))) % 3, labels, 3, None),
         "language_modeling": (noise(2, (N, 5, 4)), whole_numbers(4, (N, 5)), None, None),
     }
     return cases[name]
@@ -64,7 +69,10 @@ def values_on(name: str, outputs: Any, target: Any, classes: int | None, names: 
 
 @pytest.mark.parametrize(
     "name",
-    ["classification", "binary", "multilabel", "regression", "segmentation", "image_quality", "language_modeling"],
+    [
+        *("classification", "binary", "multilabel", "regression", "segmentation", "image_quality", "language_modeling"),
+        *("clustering", "nominal"),
+    ],
 )
 def test_forms_follow_the_metric_under_resampling(name: str) -> None:
     outputs, target, classes, names = case(name)
@@ -123,7 +131,7 @@ def test_average_precision_of_boxes_follows_the_images() -> None:
     index = np.random.default_rng(0).integers(0, 12, 12)
     _, again = values(index.tolist())
     weights = np.bincount(index, minlength=12).astype(np.float64)[None]
-    for name in ("map", "map_50", "map_75"):
+    for name in ("map", "map_50", "map_75", "mar_1", "mar_10", "mar_100"):
         form = item_form(Subject(name, step.battery["map"], "map", rows, step.task, found[name], True))
         assert isinstance(form, ItemMetric)
         assert form.value == pytest.approx(found[name], abs=1e-6)
