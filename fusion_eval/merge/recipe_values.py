@@ -123,7 +123,7 @@ def tokenizer_choice(source: Source, document: Item, entries: Mapping[str, Item]
     if long is None:
         model = reference(source, short, "tokenizer_source")
         return None if model is None or short is None else TokenizerChoice(model, where=source.where(short.line))
-    inner = source.keys(long, ("source", "tokens", "pad_to_multiple_of"), "tokenizer")
+    inner = source.keys(long, ("source", "tokens", "pad_to_multiple_of", "approximate"), "tokenizer")
     chosen = reference(source, inner.get("source"), "tokenizer.source") or ModelReference("union")
     tokens = {}
     if "tokens" in inner and inner["tokens"].value is not None:
@@ -131,16 +131,17 @@ def tokenizer_choice(source: Source, document: Item, entries: Mapping[str, Item]
         known = list(whole.value) if isinstance(whole.value, dict) else []
         for token, each in source.keys(whole, known, "tokenizer.tokens").items():
             tokens[token] = _token(source, each, token)
-    return TokenizerChoice(chosen, tokens, _multiple(source, inner), source.where(long.line))
+    multiple, approximate = (_positive(source, inner, key) for key in ("pad_to_multiple_of", "approximate"))
+    return TokenizerChoice(chosen, tokens, multiple, source.where(long.line), approximate)
 
 
-def _multiple(source: Source, inner: Mapping[str, Item]) -> int | None:
-    item = inner.get("pad_to_multiple_of")
+def _positive(source: Source, inner: Mapping[str, Item], key: str) -> int | None:
+    item = inner.get(key)
     if item is None or item.value is None:
         return None
     if type(item.value) is int and item.value > 0:
         return int(item.value)
-    source.fault(item, f"pad_to_multiple_of is {item.kind()}", "a positive whole number")
+    source.fault(item, f"{key} is {item.kind()}", "a positive whole number")
     return None
 
 

@@ -15,6 +15,7 @@ from fusion_eval.errors import ConfigError, Fault, did_you_mean, listed
 from fusion_eval.merge.checkpoint import Checkpoint
 from fusion_eval.merge.group import working
 from fusion_eval.merge.layers import layer_of
+from fusion_eval.merge.pursuit import matching_pursuit
 from fusion_eval.merge.recipe import ModelReference, Recipe, TokenizerChoice, TokenSource
 from fusion_eval.merge.recipe_material import Material
 from fusion_eval.merge.stack import INPUT_SIDE
@@ -206,8 +207,13 @@ class _Aligner:
         padding = [index for index, number in enumerate(absent) if number >= self.size]
         present = order[order != MISSING]
 
+        names = {number: token for token, number in self.target.ids.items()}
+        tokens = [names.get(number) for number in absent]
+
         def fill(name: str) -> Tensor:
-            entries = self._entries(name, wanted)
+            entries = self._entries(ref, name, wanted)
+            if self.choice.approximate is not None:
+                self._approximate(ref, name, tokens, entries)
             if padding:
                 axis = self.axes[ref][name]
                 own = working(self.checkpoints[ref].read(name)).movedim(axis, 0).index_select(0, present)
@@ -224,16 +230,43 @@ class _Aligner:
             return None
         rows = [[(str(ref), number) for ref, number in row.rows] for row in wanted]
         axes = {str(ref): found for ref, found in self.axes.items()}
-        return hashlib.sha256(repr((keys, axes, rows, list(padding))).encode()).hexdigest()
+        parts = (keys, axes, rows, list(padding), self.choice.approximate)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
 
-    def _entries(self, name: str, wanted: Sequence[Row]) -> Tensor:
+    def _table(self, ref: ModelReference, name: str) -> Tensor:
+        """A tensor of a model with the vocabulary first."""
+        return working(self.checkpoints[ref].read(name)).movedim(self.axes[ref][name], 0)
+
+    def _approximate(self, ref: ModelReference, name: str, tokens: Sequence[str | None], entries: Tensor) -> None:
+        """Make the entries of tokens that another model has of the model's own rows, as that one's are of its own.
+
+        Training-free tokenizer transplantation via orthogonal matching pursuit, arXiv:2506.06607.
+        """
+        assert self.choice.approximate is not None
+        for donor in self.models:
+            places = [i for i, token in enumerate(tokens) if token is not None and self.own(donor, token) != MISSING]
+            if donor == ref or not places or not self.axes[donor]:
+                continue
+            theirs = self._table(donor, name if name in self.axes[donor] else next(iter(self.axes[donor])))
+            shared = [t for t in self.target.ids if MISSING not in (self.own(ref, t), self.own(donor, t))]
+            atoms, mine = ([self.own(each, token) for token in shared] for each in (donor, ref))
+            targets = [self.own(donor, str(tokens[i])) for i in places]
+            flat = theirs.reshape(len(theirs), -1)
+            chosen, numbers = matching_pursuit(flat[atoms], flat[targets], self.choice.approximate)
+            rows = self._table(ref, name)[mine]
+            found = torch.einsum("tk,tk...->t...", numbers, rows[chosen].double())
+            entries[places] = found.to(entries.dtype)
+            tokens = [None if i in set(places) else token for i, token in enumerate(tokens)]
+
+    def _entries(self, ref: ModelReference, name: str, wanted: Sequence[Row]) -> Tensor:
         """Float32 entries for tokens, along the first axis; a model without this tensor does not count."""
+        example = self._table(ref, name)
         tensors = {
-            ref: working(checkpoint.read(name)).movedim(self.axes[ref][name], 0)
-            for ref, checkpoint in self.checkpoints.items()
-            if name in self.axes[ref] and name in checkpoint
+            each: self._table(each, name)
+            for each, checkpoint in self.checkpoints.items()
+            if name in self.axes[each] and name in checkpoint
         }
-        example = next(iter(tensors.values()))
+        tensors = {each: table for each, table in tensors.items() if table.shape[1:] == example.shape[1:]}
         entries = torch.zeros((len(wanted), *example.shape[1:]), dtype=example.dtype)
         for index, row in enumerate(wanted):
             found = [tensors[ref][number] for ref, number in row.rows if ref in tensors]

@@ -9,9 +9,11 @@ from contextlib import suppress
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 
 from fusion_eval.errors import ConfigError, FusionEvalError, MethodError
 from fusion_eval.merge.files import open_checkpoint
+from fusion_eval.merge.tokenizer import read_tokenizer
 from fusion_eval.method.recipe import Recipe, built_method
 from fusion_eval.method.ties import Ties
 from fusion_eval.modelpool.recipe_pool import RecipePool, recipe_pool
@@ -153,6 +155,38 @@ def test_what_is_saved_loads(place):
     built = pool.build(result)
     loaded = dict(model.state_dict())
     assert all(torch.equal(tensor.bfloat16(), loaded[name]) for name, tensor in built.state_dict().items())
+
+
+def test_another_models_tokenizer_with_new_rows_made_of_the_models_own(place):
+    """Where the model's embeddings are a linear map of the donor's, so are the rows that are made."""
+    torch.manual_seed(0)
+    donor = open_checkpoint(place / "wide")
+    turn = torch.linalg.qr(torch.randn(64, 64))[0]
+    write_tokenizer(write_model(place / "mapped", "a"), ["<x0>"], 128)
+    state = dict(open_checkpoint(place / "mapped"))
+    ids = {name: read_tokenizer(place / name).ids for name in ("wide", "mapped")}
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        for token, number in ids["mapped"].items():
+            state[name][number] = donor[name][ids["wide"][token]] @ turn
+    save_file(state, place / "mapped" / "model.safetensors")
+    recipe = {
+        "merge_method": "passthrough",
+        "models": [{"model": "mapped"}],
+        "tokenizer": {"source": "wide", "approximate": 64},
+    }
+    result, pool = merged(place, recipe)
+    assert result.key() is not None
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        torch.testing.assert_close(result[name], donor[name] @ turn, rtol=1e-4, atol=1e-5)
+    pool.save(result, place / "out")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place / "out")
+    assert len(tokenizer) == 136
+    assert transformers.AutoModelForCausalLM.from_pretrained(place / "out").config.vocab_size == 136
+    few, _ = merged(place, {**recipe, "tokenizer": {"source": "wide", "approximate": 2}})
+    assert few.key() != result.key()
+    new = [number for token, number in ids["wide"].items() if token not in ids["mapped"]]
+    name = "model.embed_tokens.weight"
+    assert (few[name][new] - result[name][new]).norm() > 0.1 * result[name][new].norm()
 
 
 def test_a_union_of_vocabularies_is_known_by_a_key_so_ranks_share_it(place):
