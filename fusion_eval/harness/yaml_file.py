@@ -31,6 +31,9 @@ class FunctionRef:
     file: Path
     line: int
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> FunctionRef:
+        return self  # frozen; copies of files would copy thousands
+
     @property
     def name(self) -> str:
         """The last part of the target: the attribute that is meant."""
@@ -84,7 +87,9 @@ class YamlReader:
         Raises:
             ConfigError: unreadable, not YAML, not a mapping, or an include that is missing or circular.
         """
-        return copy.deepcopy(self._merged(path.expanduser().resolve(), ()))
+        found = self._merged(path.expanduser().resolve(), ())
+        values, lines = copy.deepcopy(found.values), dict(found.lines)
+        return YamlFile(found.path, values, lines, list(found.duplicates), list(found.includes))
 
     def _merged(self, path: Path, parents: tuple[Path, ...]) -> YamlFile:
         if path in parents:
