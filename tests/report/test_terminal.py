@@ -14,7 +14,8 @@ from fusion_eval.report.values import ModelResult, TaskResult, Value
 def printed(*notes: str) -> str:
     task = TaskResult("t", {"acc": Value(0.5, None, 4, True)}, 4, False, notes)
     out = io.StringIO()
-    show(Report((ModelResult("base", "base", (task,), {}, 1.0),)), console=Console(file=out, soft_wrap=True))
+    report = Report("complete", (ModelResult("base", "base", (task,), {}, 1.0),))
+    show(report, console=Console(file=out, soft_wrap=True))
     return out.getvalue()
 
 
