@@ -171,3 +171,15 @@ def test_other_errors_of_hooks_stay_what_they_are() -> None:
         judged(broken)
     with pytest.raises(JudgeError):
         ask_for_task("q")
+
+
+def test_a_local_model_answers_in_its_chat_template(
+    tmp_path: Path, tiny_llama: Any, tokenizers: dict[str, Any]
+) -> None:
+    tiny_llama.save_pretrained(tmp_path / "m")
+    tokenizers["llama"].save_pretrained(tmp_path / "m")
+    judge = get_judge({"kind": "local", "model": str(tmp_path / "m")})
+    answer = judge.ask("hello", max_tokens=4, temperature=0.0)
+    assert answer == judge.ask([{"role": "user", "content": [{"type": "text", "text": "hello"}]}], max_tokens=4)
+    with pytest.raises(JudgeError, match="a judge that can see"):
+        judge.ask([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}])
