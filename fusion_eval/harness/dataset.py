@@ -127,6 +127,8 @@ class DataSource:
             # from where it is defined: hooks may be given another `datasets.load_dataset`
             return datasets.load.load_dataset(path=path, name=name, **{**cache, **kwargs})
         except Exception as error:
+            if fault := unreadable(kwargs.get("data_files")):
+                raise DataError(fault) from error
             what = f"{request.path}" + (f" ({name})" if name else "")
             raise DataError(
                 Fault("dataset_path", f"{what} cannot be loaded: {type(error).__name__}: {_first_line(error)}",
@@ -216,6 +218,26 @@ def _card_has(folder: Path, name: str) -> bool:
     return card.is_file() and f"config_name: {name}" in card.read_text(encoding="utf-8").replace('"', "")
 
 
+def unreadable(files: Any) -> Fault | None:
+    """What keeps local data files from being read, where that can be told: an empty one, or a line that is no JSON."""
+    for file in (Path(name) for name in _names_in(files or {})):
+        if file.is_file() and not file.stat().st_size:
+            return Fault(str(file), "is empty", "one document per line")
+        if file.is_file() and file.suffix == ".jsonl" and (line := _broken_line(file)):
+            return Fault(f"{file}:{line[0]}", f"is not JSON: {line[1]}", "one document per line")
+    return None
+
+
+def _broken_line(file: Path) -> tuple[int, str] | None:
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                json.loads(line.strip() or "null")
+            except ValueError as error:
+                return number, str(error)
+    return None
+
+
 def _first_line(error: Exception) -> str:
     return (str(error).strip() or "no message").splitlines()[0][:300]
 
@@ -230,13 +252,15 @@ def _datasets() -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars of `datasets` inside."""
+    """No progress bars and messages of `datasets` inside."""
     datasets = _datasets()
-    shown = datasets.is_progress_bar_enabled()
+    shown, level = datasets.is_progress_bar_enabled(), datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what fails is told by the error
     if shown:
         datasets.disable_progress_bars()
     try:
         yield
     finally:
+        datasets.logging.set_verbosity(level)
         if shown:
             datasets.enable_progress_bars()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from fusion_eval.errors import ConfigError
 from fusion_eval.harness.build import BuiltTask, RunOptions, build_requests, load_tasks, reset
 from fusion_eval.harness.catalog import TaskCatalog
 from fusion_eval.harness.context import BuildContext
@@ -25,6 +26,7 @@ from fusion_eval.harness.score import score_task
 from fusion_eval.harness.stderr import PEER_REPLICATES
 from fusion_eval.harness.store import AnswerStore
 from fusion_eval.harness.task import Task
+from fusion_eval.harness.validate import readable_faults
 from fusion_eval.harness.yaml_file import YamlFile, parse_file
 
 
@@ -97,7 +99,9 @@ def make_suite(
     """
     roots = [Path(path) for path in include_path]
     catalog = TaskCatalog(roots, cache, metadata)
-    selection = catalog.select(tasks)
+    selection, faults = catalog.survey(tasks)
+    if faults:
+        raise ConfigError(*dict.fromkeys([*faults, *readable_faults(selection, catalog.read)]))
     named = [*roots, *(file.parent for file in catalog.files)]
     return Suite(selection, named, data or DataSource(), options or RunOptions(), catalog.read)
 

@@ -73,6 +73,7 @@ class TaskOutcome:
         failed: `metric,pipeline` -> why its aggregation failed.
         marks: mark -> number of requests that carry it.
         unscored: document id -> why it has no score.
+        remarks: what is odd about documents -> how many.
     """
 
     name: str
@@ -87,6 +88,7 @@ class TaskOutcome:
     marks: dict[str, int] = field(default_factory=dict)
     directions: Mapping[str, bool] = field(default_factory=dict)
     unscored: dict[int, str] = field(default_factory=dict)
+    remarks: dict[str, int] = field(default_factory=dict)
 
     @property
     def alias(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fusion_eval.errors import EvaluationError, FusionEvalError
 from fusion_eval.harness.aggregation import Aggregation, bypass
-from fusion_eval.harness.build import BuiltTask, RunOptions, document_error
+from fusion_eval.harness.build import BuiltTask, RunOptions, document_error, line_of
 from fusion_eval.harness.judge import judged
 from fusion_eval.harness.outcome import MetricValue, SampleRow, TaskOutcome
 from fusion_eval.harness.request import Request
@@ -48,6 +48,9 @@ def score_task(
                 outcome.rows.append(row)
                 if on_row:
                     on_row(row)
+    if not options.predict_only:
+        scored = [doc for doc_id, doc in built.docs if doc_id not in outcome.unscored]
+        outcome.remarks = dict(Counter(remark for doc in scored if (remark := task.remark(doc))))
     outcome.directions = dict(_directions(built, options))
     _aggregate(outcome, _aggregations(built, outcome, options), task.unlisted_aggregation, options, iterations)
     return outcome
@@ -123,7 +126,7 @@ def _aggregate(
             outcome.failed[f"{metric},{pipeline}"] = str(fault)
             continue
         except Exception as fault:  # noqa: BLE001 - an aggregation of the user's folder; the other metrics go on
-            outcome.failed[f"{metric},{pipeline}"] = f"{type(fault).__name__}: {fault}"
+            outcome.failed[f"{metric},{pipeline}"] = f"{type(fault).__name__}: {fault}{line_of(fault)}"
             continue
         found = MetricValue(metric, pipeline, _plain(value), error, len(items), outcome.directions.get(metric))
         outcome.values[found.key] = found

@@ -12,6 +12,7 @@ from fusion_eval.errors import DataError, Fault
 from fusion_eval.harness.metric import BoundMetric
 
 NO_GOLD = -100
+NO_ANSWER = "the answer is none of the choices"
 
 
 def loglikelihood(result: Any, metrics: Sequence[str]) -> dict[str, Any]:
@@ -63,6 +64,11 @@ def choice_gold(target: Any, choices: Sequence[str]) -> Any:
     if isinstance(target, int):
         return target if target < len(choices) else NO_GOLD
     return target
+
+
+def is_among(gold: Any) -> bool:
+    """Whether what `choice_gold` gives names a choice."""
+    return any(part != NO_GOLD for part in gold) if isinstance(gold, list) else gold != NO_GOLD
 
 
 def multiple_choice(

@@ -120,6 +120,10 @@ class Task(ABC):
         raise DataError(Fault(self.task_name, "has neither test nor validation documents", "test_split or "
                               "validation_split"))  # fmt: skip
 
+    def remark(self, doc: Document) -> str | None:
+        """What is odd about a document; None for nothing."""
+        return None
+
     @abstractmethod
     def doc_to_text(self, doc: Document) -> Any:
         """The question."""

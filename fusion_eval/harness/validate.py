@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from fusion_eval.harness.function import ModuleSpace
 from fusion_eval.harness.metric import METRICS
 from fusion_eval.harness.peer_metrics import FUNCTIONS
 from fusion_eval.harness.peer_names import peer_names
-from fusion_eval.harness.plan import TaskPlan
+from fusion_eval.harness.plan import Selection, TaskPlan
 from fusion_eval.harness.spec import TaskSpec
 from fusion_eval.harness.template import variables
 from fusion_eval.harness.yaml_file import FunctionRef, YamlFile, function_refs
@@ -104,6 +104,12 @@ def _check_name(
         findings.add(name, check_spec(plan.spec, read, columns.get(plan.name), splits.get(plan.name)))
         if modules is not None:
             findings.add(name, _check_functions(plan, modules))
+
+
+def readable_faults(selection: Selection, read: Callable[[Path], YamlFile]) -> list[Fault]:
+    """What is wrong with the files of a selection, found without running their Python."""
+    specs = [plan.spec for plan in selection.tasks.values() if plan.spec.source is not None]
+    return [fault for spec in specs if spec.source for fault in check_spec(spec, read(spec.source))]
 
 
 def check_spec(

@@ -171,11 +171,20 @@ class ConfigurableTask(YamlDocuments):
             text = self.doc_to_target(doc)
             return scoring.rolling(results[0], self.count_words(text), self.count_bytes(text), names)
         if self.OUTPUT_TYPE == "multiple_choice":
-            choices = self.doc_to_choice(doc)
-            target = self.doc_to_text(doc) if self.multiple_input else self.doc_to_target(doc)
-            gold = scoring.choice_gold(target, choices)
+            choices, gold = self._choices_and_gold(doc)
             return scoring.multiple_choice(results, choices, gold, names)
         return self._score_generated(doc, results[0])
+
+    def _choices_and_gold(self, doc: Document) -> tuple[Any, Any]:
+        choices = self.doc_to_choice(doc)
+        target = self.doc_to_text(doc) if self.multiple_input else self.doc_to_target(doc)
+        return choices, scoring.choice_gold(target, choices)
+
+    def remark(self, doc: Document) -> str | None:
+        """What is odd about a document's answer: one that is none of the choices counts as never found."""
+        if self.OUTPUT_TYPE != "multiple_choice" or self.config.process_results is not None:
+            return None
+        return None if scoring.is_among(self._choices_and_gold(doc)[1]) else scoring.NO_ANSWER
 
     def _score_generated(self, doc: Document, result: Any) -> Mapping[str, Any]:
         gold = self.doc_to_target(doc)

@@ -18,7 +18,7 @@ from fusion_eval.harness.evaluate import Suite, evaluate
 from fusion_eval.harness.index import cache_folder
 from fusion_eval.harness.outcome import Outcome
 from fusion_eval.harness.scheduler import Ranks
-from fusion_eval.harness.validate import check_spec
+from fusion_eval.harness.validate import readable_faults
 from fusion_eval.report.values import ModelResult, TaskResult
 from fusion_eval.taskpool.language_report import task_results
 from fusion_eval.taskpool.typed_pool import TypedTaskPool, model_info
@@ -91,9 +91,7 @@ class HarnessTaskPool(TypedTaskPool):
         """What is wrong with the task files, found without running their Python."""
         try:
             selection = self.suite.selection
-            read = self.suite.reader
-            specs = [plan.spec for plan in selection.tasks.values()]
-            return [f for spec in specs if spec.source is not None for f in check_spec(spec, read(spec.source))]
+            return readable_faults(selection, self.suite.reader)
         except FusionEvalError as error:
             return list(error.faults)
 

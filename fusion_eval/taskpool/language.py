@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from fusion_eval.errors import Fault
-from fusion_eval.harness.build import RunOptions
+from fusion_eval.errors import Fault, FusionEvalError
+from fusion_eval.harness.build import RunOptions, consent_missing
 from fusion_eval.harness.catalog import library
 from fusion_eval.harness.dataset import DataSource
 from fusion_eval.harness.evaluate import Suite, make_suite
@@ -116,7 +116,17 @@ class LanguageModelTaskPool(HarnessTaskPool):
 
     def faults(self) -> list[Fault]:
         """What is wrong with the task files, found without running their Python."""
-        return [*backend_faults(self._maker), *super().faults()]
+        return [*backend_faults(self._maker), *super().faults(), *self._without_consent()]
+
+    def _without_consent(self) -> list[Fault]:
+        """Tasks that execute what the model writes, where nobody allowed it."""
+        if self._options["confirm_run_unsafe_code"]:
+            return []
+        try:
+            specs = [plan.spec for plan in self.suite.selection.tasks.values()]
+        except FusionEvalError:  # told by the check of the files
+            return []
+        return [consent_missing(f"{spec.task}: ") for spec in specs if spec.unsafe_code]
 
     def setup(self) -> None:
         """Open every task's data, once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -81,12 +82,19 @@ def _unscored(tasks: Sequence[TaskOutcome], values: dict[str, Value]) -> list[st
     return [f"{count} of {asked} documents have no score; the first: {first}"]
 
 
+def _counted(tasks: Sequence[TaskOutcome]) -> list[str]:
+    """What is noteworthy about requests, responses and documents, each with its number."""
+    counts: Counter[str] = Counter()
+    for task in tasks:
+        counts.update({f"requests: {mark}": count for mark, count in task.marks.items()})
+        counts.update({f"documents: {remark}": count for remark, count in task.remarks.items()})
+        for pipeline, count in task.unmatched.items():
+            counts[f"responses matched nothing in the filter '{pipeline}'"] += count
+    return [f"{count} {what}" for what, count in counts.items()]
+
+
 def _task_result(task: TaskOutcome) -> TaskResult:
-    notes = [f"{key} failed: {why}" for key, why in task.failed.items()]
-    for mark, count in task.marks.items():
-        notes.append(f"{count} requests: {mark}")
-    for pipeline, count in task.unmatched.items():
-        notes.append(f"{count} responses matched nothing in the filter '{pipeline}'")
+    notes = [f"{key} failed: {why}" for key, why in task.failed.items()] + _counted([task])
     values = _values(task.values, notes)
     notes += _unscored([task], values)
     sizes = {value.n for value in task.values.values()}
@@ -98,7 +106,7 @@ def _task_result(task: TaskOutcome) -> TaskResult:
 def _group_result(group: GroupOutcome, leaves: Sequence[TaskOutcome]) -> TaskResult:
     notes = list(group.notes)
     values = _values(group.values, notes)
-    notes += _unscored(leaves, values)
+    notes += _unscored(leaves, values) + _counted(leaves)
     scored = sum(task.scored for task in leaves)
     partial = any(task.scored < task.total for task in leaves)
     failed = [f"{task.name}: {key} failed: {why}" for task in leaves for key, why in task.failed.items()]

@@ -58,3 +58,18 @@ def test_what_is_missing_is_told_with_what_is_there(root: Path, tmp_path: Path) 
         source.load(DataRequest("no.jsonl"))
     with pytest.raises(DataError, match=r"no split 'tset'.*Did you mean 'test'"):
         split_of(source.load(DataRequest("org/carded", "main")), "tset", "task")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("", "is empty; expected one document per line"), ('{"a": 1}\n{"a": oops}\n', r"rows\.jsonl:2: is not JSON")],
+)
+def test_a_file_that_cannot_be_read_is_told_with_its_line(content: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(content)
+    with pytest.raises(DataError, match=said):
+        DataSource(cache_dir=tmp_path / "cache").load(DataRequest(str(tmp_path / "rows.jsonl")))
+
+
+def test_a_missing_split_says_where_splits_come_from() -> None:
+    with pytest.raises(DataError, match=r"no split 'train'; expected one of test\. Give it a file in dataset_kwargs"):
+        split_of({"test": []}, "train", "task")

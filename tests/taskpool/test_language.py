@@ -162,6 +162,32 @@ def test_faults_are_found_before_a_model_is_loaded(folder: Path) -> None:
     assert "Did you mean 'choice'" in str(pool(folder, ["choise"]).faults()[0])
 
 
+def test_a_wrong_key_hides_no_other_fault(folder: Path) -> None:
+    (folder / "bad.yaml").write_text(
+        "task: bad\ndataset_path: choice.jsonl\ndoc_to_text: q\nfewshot_splitt: train\n"
+        "metric_list: [{metric: exactmatch}]\n"
+    )
+    said = [str(fault) for fault in pool(folder, ["bad", "gone"]).faults()]
+    assert len(said) == 3
+    assert "Did you mean 'fewshot_split'" in said[0]
+    assert any("Did you mean 'exact_match'" in line for line in said)
+
+
+def test_answers_that_are_no_choice_are_counted(folder: Path, model: nn.Module) -> None:
+    (folder / "odd.yaml").write_text('include: choice.yaml\ntask: odd\ndoc_to_target: "{{a + 1}}"\n')
+    (folder / "odds.yaml").write_text("group: odds\ntask: [odd]\naggregate_metric_list: [{metric: acc}]\n")
+    (odd,) = pool(folder, ["odd"]).results(model).tasks
+    assert odd.notes == ("3 documents: the answer is none of the choices",)
+    (odds,) = pool(folder, ["odds"]).results(model).tasks
+    assert odds.notes == odd.notes
+
+
+def test_code_runs_with_consent_alone(folder: Path) -> None:
+    (folder / "code.yaml").write_text("include: choice.yaml\ntask: code\nunsafe_code: true\n")
+    assert [fault.where for fault in pool(folder, ["code"]).faults()] == ["code: unsafe_code"]
+    assert not pool(folder, ["code"], confirm_run_unsafe_code=True).faults()
+
+
 def test_peer_files_are_written_beside_the_report(folder: Path, model: nn.Module) -> None:
     class Program:
         output, seed, modelpool = folder / "out", 0, None
