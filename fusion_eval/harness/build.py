@@ -212,10 +212,10 @@ def document_error(name: str, doc_id: int, error: Exception) -> FusionEvalError:
     where = f"task '{name}', document {doc_id}"
     if isinstance(error, FusionEvalError):
         return type(error)(*(dataclasses.replace(f, where=f"{where}, {f.where}") for f in error.faults))
-    return DataError(Fault(where, f"{type(error).__name__}: {error}{_last_line(error)}"))
+    return DataError(Fault(where, f"{type(error).__name__}: {error}{line_of(error)}"))
 
 
-def _last_line(error: Exception) -> str:
+def line_of(error: Exception) -> str:
     """Where it arose: the innermost line of a task's Python, else of any code that is not the harness's own."""
     trace, place, task = error.__traceback__, "", ""
     while trace is not None:
