@@ -22,6 +22,7 @@ from typing import Any
 
 CASES = {"one question": (1, 0), "four questions": (4, 0), "four choices": (1, 4)}
 SIDE, NEW, CHOICES = 224, 8, ("red", "green", "blue", "yellow and more")
+SYSTEM = "You are a helpful assistant."  # what qwen2_vl puts before every question
 WORDS = ["What is the color of the shape?", "Question number", "red green blue yellow and more", "user assistant\n"]
 
 
@@ -145,13 +146,14 @@ def save(model: Any, processor: Any, folder: Path) -> None:
 class Ours:
     """Answers through the scheduler; the engine is made anew for every run, so nothing is kept from the one before."""
 
-    def __init__(self, folder: str, images: int) -> None:
+    def __init__(self, folder: str, images: int, name: str) -> None:
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
         from fusion_eval.harness.media import Media, digest_of
 
         self.model: Any = AutoModelForImageTextToText.from_pretrained(folder)
         self.processor = AutoProcessor.from_pretrained(folder)
+        self.system = SYSTEM if name == "qwen2_vl" else None
         self.media = [Media("image", digest_of(p.tobytes(), p.size), p) for p in pictures(images)]
 
     def run(self, case: str, batch: int) -> list[Any]:
@@ -162,7 +164,7 @@ class Ours:
 
         made = []
         for number, (i, question) in enumerate(questions(case, len(self.media))):
-            asked = Conversation.ask([self.media[i]], question)
+            asked = Conversation.ask([self.media[i]], question, self.system)
             if CASES[case][1]:
                 made += [Request("loglikelihood", {}, (asked, c), 0, ("t", number, 1)) for c in CHOICES]
             else:
@@ -223,7 +225,7 @@ def serve(side: str, folder: str, images: int, name: str) -> None:
 
     torch.set_num_threads(1)
     out, sys.stdout = sys.stdout, sys.stderr
-    one = Ours(folder, images) if side == "ours" else Peer(folder, images, name)
+    one = Ours(folder, images, name) if side == "ours" else Peer(folder, images, name)
     for line in sys.stdin:
         asked = json.loads(line)
         before = time.process_time()
@@ -265,7 +267,7 @@ def measure(name: str, folder: Path, args: argparse.Namespace) -> None:
             for batch in batches:
                 seconds, said = peer.ask(case, batch)
                 theirs[batch].append(seconds)
-            if not CASES[case][1]:
+            if not CASES[case][1] and name == "llava":  # qwen2_vl shows its model a JPEG of every picture
                 equal = f"{sum(a == b for a, b in zip(answers, said, strict=True))}/{len(said)} equal"
         best = {batch: min(found) for batch, found in theirs.items() if found}
         line = f"{name:10s} {case:16s} ours {min(mine):6.2f} s"

@@ -171,10 +171,10 @@ class VisionLanguageModel:
         """Whether a piece comes from a conversation."""
         return (tokens, media) in self._rendered
 
-    def _shown(self, piece: Pair | Prompt) -> Shown:
+    def _shown(self, piece: Pair | Prompt, way: Way | None = None) -> Shown:
         tokens = piece.context if isinstance(piece, Pair) else piece.tokens
         media = [self._media[digest] for digest in piece.media]
-        return self.sight.show(self._rendered[tokens, piece.media], media)
+        return self.sight.show(self._rendered[tokens, piece.media], media, way)
 
     def plan_scores(self, pieces: Sequence[Pair]) -> list[Work]:
         """Units of the questions about the same pictures; plain text as the engine of text plans it."""

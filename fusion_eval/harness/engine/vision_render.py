@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fusion_eval.errors import ConfigError, Fault
-from fusion_eval.harness.media import Conversation, Media
+from fusion_eval.harness.media import Conversation, Media, Turn
 
 logger = logging.getLogger(__name__)
 Message = dict[str, Any]
@@ -26,6 +26,20 @@ def messages_of(conversation: Conversation) -> list[Message]:
         }
         for turn in conversation.turns
     ]
+
+
+def _filled(parts: Sequence[str | Media], slot: str, pictures: Iterator[Media]) -> tuple[str | Media, ...]:
+    """Parts without their pictures, and with the given ones in the place of the slots of the texts."""
+    found: list[str | Media] = []
+    for part in parts:
+        if isinstance(part, Media):
+            found += [part] if part.kind != "image" else []
+            continue
+        head, *tails = part.split(slot)
+        found += [head] if head else []
+        for tail in tails:
+            found += [next(pictures), tail] if tail else [next(pictures)]
+    return tuple(found)
 
 
 class Renderer:
@@ -55,7 +69,7 @@ class Renderer:
             ConfigError: media of a kind that the processor does not take.
         """
         self._check(conversation)
-        messages = messages_of(conversation)
+        messages = messages_of(self._placed(conversation))
         ask = messages[-1]["role"] != "assistant" if add_generation_prompt is None else add_generation_prompt
         if self._template:
             return self._rendered(self.processor, messages, ask)
@@ -64,6 +78,15 @@ class Renderer:
             return self._rendered(self._tokenizer, flat, ask)
         text = "\n".join(_SIDES.get(m["role"], "") + m["content"] for m in flat)
         return f"{text}\nASSISTANT:" if ask else text
+
+    def _placed(self, conversation: Conversation) -> Conversation:
+        """The conversation with its pictures where its text has slots for all of them, as some tasks write it."""
+        pictures = [medium for medium in conversation.media if medium.kind == "image"]
+        slot = getattr(self.processor, "image_token", None)
+        if not pictures or not slot or sum(turn.text.count(slot) for turn in conversation.turns) != len(pictures):
+            return conversation
+        rest = iter(pictures)
+        return Conversation(tuple(Turn(turn.role, _filled(turn.parts, slot, rest)) for turn in conversation.turns))
 
     def _rendered(self, owner: Any, messages: list[Message], ask: bool) -> str:
         import jinja2

@@ -16,7 +16,7 @@ from fusion_eval.harness.engine.protocol import Prompt
 from fusion_eval.harness.engine.trie import Item, build_pack
 from fusion_eval.harness.engine.vision_inputs import Shown
 from fusion_eval.harness.engine.vision_passes import Prefix, side_by_side
-from fusion_eval.harness.engine.vision_sight import Sight, require_room
+from fusion_eval.harness.engine.vision_sight import Sight, Way, require_room
 
 _PASS_TOKENS = {"cpu": 4096, "cuda": 32768}
 _TIE = {torch.float32: 1e-4, torch.float64: 1e-8, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -28,14 +28,14 @@ class Writer:
     Args:
         sight: the model.
         decoder: (hooks) -> a decoder of the same model.
-        shown: a prompt as the model reads it.
+        shown: a prompt as the model reads it, the given way.
         max_length: tokens that the model takes.
         name: of the model, for messages.
     """
 
     def __init__(
-        self, sight: Sight, decoder: Callable[[Hooks], Decoder], shown: Callable[[Prompt], Shown], max_length: int,
-        name: str,
+        self, sight: Sight, decoder: Callable[[Hooks], Decoder], shown: Callable[[Prompt, Way | None], Shown],
+        max_length: int, name: str,
     ) -> None:  # fmt: skip
         self.sight = sight
         self.shown = shown
@@ -52,7 +52,7 @@ class Writer:
 
     def write_alone(self, prompt: Prompt, settings: Settings, tokenizer: Any) -> str:
         """The same by the model's own `generate`: beams, penalties, or a model whose parts cannot be used apart."""
-        shown = self.shown(prompt)
+        shown = self.shown(prompt, "whole")
         room = require_room(shown, self.max_length, self.name)
         keywords = {**settings.other, **settings.options, "do_sample": settings.sampled}
         keywords.pop("max_length", None)
@@ -71,7 +71,7 @@ class Writer:
         return self.decoder.finish(output[0, tokens.shape[1] :].tolist(), settings)
 
     def _row(self, position: int, prompt: Prompt) -> Row:
-        shown = self.shown(prompt)
+        shown = self.shown(prompt, None)
         room = require_room(shown, self.max_length, self.name)
         return Row(position, shown.tokens, prompt.seed, room=room, source=shown)
 
