@@ -51,6 +51,7 @@ class MultimodalTaskPool(HarnessTaskPool):
         gen_kwargs: laid over the generation settings of every task.
         max_new_tokens: length of answers where neither the task nor `gen_kwargs` says one.
         reasoning_tags: pairs of tags whose content is taken away before scoring, where a task does not say.
+        num_frames: frames that a video file is shown by; null leaves it to the processor.
         batch_size: prompts generated together, or "auto".
         pass_tokens: tokens of one forward pass when scoring; null for a value that suits the device.
         tokenizer: folder or name of the processor; null for the model's own.
@@ -79,6 +80,7 @@ class MultimodalTaskPool(HarnessTaskPool):
         num_fewshot: int | None = None, limit: float | None = None,
         samples: Mapping[str, Sequence[int]] | None = None, system_instruction: str | None = None,
         gen_kwargs: Mapping[str, Any] | None = None, max_new_tokens: int = MAX_NEW_TOKENS, reasoning_tags: Any = None,
+        num_frames: int | None = None,
         batch_size: int | str = "auto", pass_tokens: int | None = None, tokenizer: Any = None,
         model_options: Mapping[str, Any] | None = None, engine: str = "transformers",
         engine_options: Mapping[str, Any] | None = None, server: Mapping[str, Any] | None = None, judge: Any = None,
@@ -98,7 +100,7 @@ class MultimodalTaskPool(HarnessTaskPool):
         }  # fmt: skip
         self._setting = Setting(
             style=_style(style), messages=messages, max_new_tokens=max_new_tokens, gen_kwargs=plain(gen_kwargs or {}),
-            reasoning_tags=plain(reasoning_tags),
+            reasoning_tags=plain(reasoning_tags), num_frames=num_frames,
         )  # fmt: skip
         self._maker = EngineMaker(tokenizer, batch_size, pass_tokens, plain(model_options or {}), compat)
         self._maker.server = None if server is None else plain(server)

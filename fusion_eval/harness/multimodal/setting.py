@@ -41,6 +41,7 @@ class Setting:
         max_new_tokens: of an answer where nobody says.
         gen_kwargs: laid over the generation settings of every task.
         reasoning_tags: pairs of tags whose content is taken away before filters, where the task does not say.
+        num_frames: frames that a video file is shown by, at even distances; None leaves it to the processor.
         memory: bytes of pictures of one task to keep.
     """
 
@@ -51,6 +52,7 @@ class Setting:
     max_new_tokens: int = MAX_NEW_TOKENS
     gen_kwargs: Mapping[str, Any] = field(default_factory=dict)
     reasoning_tags: Any = None
+    num_frames: int | None = None
     memory: int = MEMORY
 
 

@@ -113,6 +113,7 @@ class MultimodalSuite(Suite):
             try:
                 outcome = score_task(task, options, iterations, self._row_listener(task.name))
                 outcome.rows = [replace(row, arguments=described(row.arguments)) for row in outcome.rows]
+                _mark_absent(outcome, task.task, options)
                 sent = _portable(outcome) if ranks.world_size > 1 else None
             except FusionEvalError as error:
                 sent = error
@@ -141,6 +142,14 @@ def _contexts(*contexts: AbstractContextManager[None]) -> Iterator[None]:
         for context in contexts:
             stack.enter_context(context)
         yield
+
+
+def _mark_absent(outcome: TaskOutcome, task: Task, options: RunOptions) -> None:
+    """Say which metrics of the file no document has a value for."""
+    if outcome.rows and not options.predict_only:
+        given = {name for row in outcome.rows for name in row.metrics}
+        absent = [metric for metric in task.aggregation() if metric not in given]
+        outcome.failed.update({f"{metric},none": "no document gave a value" for metric in absent})
 
 
 def _named(fault: Fault, name: str) -> Fault:

@@ -22,7 +22,7 @@ from fusion_eval.harness.multimodal.metrics import anls
 from fusion_eval.harness.multimodal.redirect import unpack_media
 from fusion_eval.harness.multimodal.rounds import Dialogue, next_question
 from fusion_eval.harness.multimodal.setting import Setting, prepared
-from fusion_eval.harness.multimodal.visual import media_list
+from fusion_eval.harness.multimodal.visual import media_list, sampled
 from fusion_eval.harness.prompt import answer_text, joined
 from fusion_eval.harness.request import Request
 from fusion_eval.harness.spec import TaskSpec
@@ -163,7 +163,8 @@ class MultimodalTask(ConfigurableTask):
             template = getattr(self.config, key)
             if template:
                 found += media_list(field.media_of(template, doc, set(doc), key), key)
-        return found
+        frames = self.setting.num_frames
+        return found if frames is None else [sampled(medium, frames) for medium in found]
 
     def fewshot_context(self, doc: Document, num_fewshot: int = 0, **kwargs: Any) -> Context:  # type: ignore[override]
         """What stands around the media of a document."""

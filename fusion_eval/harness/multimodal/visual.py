@@ -232,6 +232,14 @@ def video_frames(path: str | Path, count: int, where: str = "video") -> list[Any
     raise missing_dependency("av", "multimodal", f"{where}: decoding {path} (PyAV or OpenCV)")
 
 
+def sampled(medium: Media, count: int) -> Media:
+    """A video file as the given number of its frames, which are read when they are wanted; others as they are."""
+    if medium.kind != "video" or not isinstance(medium.held, str):
+        return medium
+    path = medium.held
+    return Media("video", digest_of(medium.digest.encode(), count), Deferred(lambda: video_frames(path, count)))
+
+
 def _read_pyav(path: str) -> list[Any]:
     import av
 

@@ -134,6 +134,7 @@ def test_metrics_of_any_type_omitted_and_unlisted(task: Task) -> None:
         "some,none": 1.0, "all,none": {"n": 6, "nested": {"x": 1}},
     }  # fmt: skip
     assert outcome.values["some,none"].n == 2
+    assert outcome.failed == {"never,none": "no document gave a value"}
     assert outcome.rows[0].metrics["logged"] == "text"
     assert outcome.rows[0].target == "red", "the task's own function wrote into a copy"
     for name, expected in (("none", None), ("pair", (6, 2))):

@@ -72,6 +72,22 @@ def test_without_a_decoder_the_package_is_named(tmp_path: Path, monkeypatch: pyt
         video_frames(tmp_path / "a.mp4", 4)
 
 
+def test_a_few_frames_of_a_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fusion_eval.harness.multimodal import visual
+
+    path = tmp_path / "a.mp4"
+    path.write_bytes(b"film")
+    reads: list[str] = []
+    frames = [np.full((2, 3, 3), i, dtype=np.uint8) for i in range(9)]
+    monkeypatch.setattr(visual, "_read_pyav", lambda name: reads.append(name) or frames)
+    whole = media_of(str(path), "x")
+    part = visual.sampled(whole, 3)
+    assert part.digest not in (whole.digest, visual.sampled(whole, 4).digest)
+    assert reads == []
+    assert [frame.getpixel((0, 0))[0] for frame in part.value] == [0, 4, 8]
+    assert visual.sampled(media_of(RED, "x"), 3).kind == "image"
+
+
 def test_sounds(tmp_path: Path) -> None:
     from scipy.io import wavfile
 
