@@ -240,7 +240,8 @@ class HuggingFacePool(TransformersPool):
 
     Args:
         base: a folder or hub id; `{path: owner/model, revision: <commit>}` pins one; None for a pool without base.
-        experts: the same by name; `{adapter: owner/lora}` is the base with a LoRA adapter.
+        experts: the same by name; `{adapter: owner/lora}` is the base with a LoRA adapter; a language model goes into
+            a base that sees, where its place is found or named: `{path: owner/llm, into: language_model}`.
         pattern: where experts given as a list of tasks are: `{task}` is the task, `{model}` the last part of the base's
             name.
         auto_class: the class that runs the weights: AutoModelForCausalLM, AutoModelForSequenceClassification,
