@@ -1,6 +1,7 @@
 """What the numbers of a diagnosis mean for merging: every sentence cites the number that it rests on.
 
-The thresholds of methods were set on the embedded experts, where docs/inspect.md compares advice and outcomes.
+The thresholds of methods were set on validation items of four families of small experts (scripts/calibrate_advice);
+docs/inspect.md compares advice and outcomes.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ UNRELATED: Final = 0.2  # cosines of weights: other initialisations are near 0, 
 PARALLEL: Final = 0.99
 OPPOSED: Final = -0.1
 UNEQUAL: Final = 2.0  # largest norm of a task vector over the smallest
-HELD: Final = 0.8  # of the squared norm in the directions or entries that a method keeps
+HELD: Final = 0.7  # of the squared norm in the directions that TSV-M keeps: no pool had less than 0.78 in calibration
+TOP: Final = 0.88  # of the squared norm in the largest fifth of the entries, below which TIES lost to a plain sum
+DENSE: Final = 0.72  # the same, below which changes are spread over all entries, as after AdamW
 CONFLICT: Final = 0.3  # share of opposite signs; 0.5 by chance
 SHORT: Final = 0.6  # length of the average's task vector in those of the experts
 STOCK: Final = 0.5  # model stock's part of the average
-MANY: Final = 6  # experts from which on all directions, equally strong, beat each one's first
-SEVERAL: Final = 5  # experts from which on their first directions together need a smaller scaling
+MANY: Final = 6  # experts from which on all directions, equally strong, may beat each one's first
+SEVERAL: Final = 4  # experts from which on their first directions together need a smaller scaling, unless dense
 SMALL_ANGLE: Final = 15.0  # degrees, below which a great circle and a straight line are the same for practice
 
 
@@ -145,19 +148,23 @@ def _approximate(found: Diagnosis) -> Iterator[Finding]:
 
 
 def _spectral(found: Diagnosis) -> Iterator[Finding]:
-    share, count = found.first_share(), len(found.experts)
+    share, count, top = found.first_share(), len(found.experts), nan_mean(found.top)
     if math.isnan(share):
         return
     cut = f"the first 1/{count} of each task vector's singular directions hold {share:.0%} of its squared norm"
-    numbers = {"first_share": share, "experts": count}
-    if count >= MANY:
-        text = f"Iso-C: {count} experts are many for one matrix ({cut}), and it makes all directions equally strong."
-        yield Finding("for", text, numbers, "method=iso_c method.scaling=1.3")
+    numbers = {"first_share": share, "experts": count, "top": top}
     if share >= HELD:
+        scaling = 0.7 if count >= SEVERAL and not top < DENSE else 1.0
         text = f"TSV-M: {cut}, so keeping them costs {1 - share:.0%}."
-        yield Finding("for", text, numbers, f"method=tsv_m method.scaling={0.7 if count >= SEVERAL else 1.0}")
+        yield Finding("for", text, numbers, f"method=tsv_m method.scaling={scaling}")
     else:
         yield Finding("against", f"TSV-M: {cut} only.", numbers)
+    if count >= MANY:
+        text = (
+            f"Iso-C: {count} experts are many for one matrix, and it makes all directions equally strong; it was best "
+            "in one of four families of experts, TSV-M in the others."
+        )
+        yield Finding("for", text, numbers, "method=iso_c method.scaling=1.3")
 
 
 def _trimming(found: Diagnosis) -> Iterator[Finding]:
@@ -165,16 +172,15 @@ def _trimming(found: Diagnosis) -> Iterator[Finding]:
     conflict, cancelled = off_diagonal(whole.conflicts()), whole.cancelled()
     held = f"the largest 20 % of each task vector's entries hold {top:.0%} of its squared norm"
     numbers = {"top": top, "conflict": conflict, "cancelled": cancelled}
-    if top < HELD:
-        text = f"TIES at density 0.2: {held} only (normally distributed ones {GAUSSIAN_TOP:.0%}), so trimming costs."
-        yield Finding("against", f"{text} Try method.density=0.5 or more.", numbers)
+    if top < TOP:
+        text = f"TIES: {held} only (normally distributed ones {GAUSSIAN_TOP:.0%}), so trimming costs."
+        yield Finding("against", text, numbers)
     elif conflict >= CONFLICT:
         text = (
-            f"TIES: {held} (normally distributed ones {GAUSSIAN_TOP:.0%}), so trimming costs {1 - top:.0%}; signs "
-            f"conflict in {conflict:.0%} of entries (50 % by chance), and a plain sum cancels {cancelled:.0%} of all "
-            "change."
+            f"TIES: {held} (normally distributed ones {GAUSSIAN_TOP:.0%}); signs conflict in {conflict:.0%} of entries "
+            f"(50 % by chance), and a plain sum cancels {cancelled:.0%} of all change."
         )
-        yield Finding("for", text, numbers, "method=ties method.density=0.2 method.scaling=1.0")
+        yield Finding("for", text, numbers, "method=ties method.density=0.5 method.scaling=1.0")
 
 
 def _arithmetic(found: Diagnosis) -> Iterator[Finding]:

@@ -26,6 +26,9 @@ from fusion_eval.merge.loop import Loop, Sink, stream
 __all__ = ["AlignedPool", "Loop", "MergedCheckpoint", "Sink", "alignment_faults", "stream"]
 
 
+_WIDE = 10  # float32 copies that float64 factors, Gram matrices and their products amount to
+
+
 class AlignedPool:
     """A base and experts whose tensors have equal names and shapes, checked without reading them.
 
@@ -150,10 +153,12 @@ class MergedCheckpoint(Checkpoint):
         return self.pool.reference.spec(name)
 
     def working_bytes(self, name: str) -> int:
-        """A few slices, or float32 copies of every expert, the base and the result."""
+        """A few slices; or float32 copies of every expert, the base and the result, and float64 work on them."""
         tensors, numel = len(self.pool.experts) + 2, self.spec(name).numel
         if isinstance(self.rule, ElementwiseRule | ScannedRule):
             numel = min(numel, 2 * CHUNK)
+        else:
+            tensors += _WIDE
         return 4 * numel * tensors + self.pool.working_bytes(name)
 
     def prefetch(self, name: str) -> None:

@@ -32,7 +32,10 @@ def test_enough_atoms_give_the_target_back_and_each_step_gets_closer() -> None:
         rebuilt = torch.einsum("tk,tkd->td", numbers, atoms.double()[places])
         distances.append((rebuilt - targets).norm(dim=1))
         best = torch.stack(
-            [torch.linalg.lstsq(atoms[p].double().T, t.double()).solution for p, t in zip(places, targets)]
+            [
+                torch.linalg.lstsq(atoms[row].double().T, target).solution
+                for row, target in zip(places, targets.double(), strict=True)
+            ]
         )
         torch.testing.assert_close(numbers, best, rtol=1e-6, atol=1e-8)
     assert all((later <= earlier + 1e-9).all() for earlier, later in pairwise(distances))

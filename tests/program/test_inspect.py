@@ -129,7 +129,8 @@ def test_what_is_recommended_does_better_than_what_is_not(views: list[str]) -> N
     average = accuracy("method=simple_average", pool, views)
     assert "model stock" in against
     assert stock < average < scores[-1] + 0.01  # the last one is task arithmetic
-    assert scores[0] == max(scores)
+    assert max(scores[:2]) == max(scores)  # TSV-M, and Iso-C for many
+    assert scores[0] > scores[-1] + 0.02
     assert scores[0] > average + 0.1
     ties = next(score for finding, score in zip(chosen, scores, strict=True) if "ties" in finding.overrides)
     assert ties > scores[-1]  # heavy tails and conflicting signs: trimming and electing helps
@@ -164,7 +165,7 @@ def test_light_tails_speak_against_trimming() -> None:
     signs = [{name: 0.01 * change.sign() for name, change in state(seed).items()} for seed in (1, 2)]
     experts = {str(i): {name: base[name] + step[name] for name in base} for i, step in enumerate(signs)}
     _, text = inspected(base, experts)
-    assert "against: TIES at density 0.2: the largest 20 % of each task vector's entries hold 20% of" in text
+    assert "against: TIES: the largest 20 % of each task vector's entries hold 20% of" in text
 
 
 def test_two_models_without_a_base() -> None:
