@@ -6,13 +6,16 @@ import fnmatch
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from fusion_eval.errors import ConfigError, Fault, did_you_mean
+from fusion_eval.harness.catalog import library, picture_library
 from fusion_eval.harness.index import Entry
 from fusion_eval.harness.look.shelf import Shelf
 
+_OURS: Final = (library(), picture_library())
 _WIDEST: Final = 48
 _COUNTED: Final = {
     "task": "tasks",
@@ -36,6 +39,7 @@ class Row:
         file: where it stands.
         dialect: language or multimodal.
         why: it does not count.
+        ours: whether it comes from the package's own library.
     """
 
     name: str
@@ -45,16 +49,20 @@ class Row:
     file: str = ""
     dialect: str = ""
     why: str = ""
+    ours: bool = False
 
 
 def rows_of(shelves: Iterable[Shelf], patterns: Sequence[str] = ()) -> list[Row]:
-    """Rows of all names (or of those that fit a pattern, or belong to a group or tag that is named), sorted.
+    """Rows of all names that fit a pattern, sorted; without patterns of all, the package's own only if no others are.
 
     Raises:
         ConfigError: patterns that fit nothing, with the nearest names.
     """
-    every = [row for shelf in shelves for row in _rows(shelf)]
+    there = list(shelves)
+    every = [row for shelf in there for row in _rows(shelf)]
     if not patterns:
+        if any(root not in _OURS for shelf in there for root in shelf.roots):
+            every = [row for row in every if not row.ours]
         return sorted(every, key=lambda row: (row.kind in _LAST, row.name, row.file))
     wanted: dict[Row, None] = {}
     faults = []
@@ -75,11 +83,16 @@ def rows_of(shelves: Iterable[Shelf], patterns: Sequence[str] = ()) -> list[Row]
 def _rows(shelf: Shelf) -> Iterable[Row]:
     index = shelf.catalog.index
     for entry in index.entries.values():
-        yield _row(entry, shelf.dialect)
+        yield replace(_row(entry, shelf.dialect), ours=entry.root in _OURS)
     for path, why in index.unreadable:
-        yield Row(path.stem, "broken", file=str(path), dialect=shelf.dialect, why=why)
+        yield Row(path.stem, "broken", file=str(path), dialect=shelf.dialect, why=why, ours=_is_ours(path))
     for name, kept, lost in index.clashes:
-        yield Row(name, "ignored", file=str(lost), dialect=shelf.dialect, why=f"'{name}' is already defined in {kept}")
+        why = f"'{name}' is already defined in {kept}"
+        yield Row(name, "ignored", file=str(lost), dialect=shelf.dialect, why=why, ours=_is_ours(lost))
+
+
+def _is_ours(path: Path) -> bool:
+    return any(path.is_relative_to(folder) for folder in _OURS)
 
 
 def _row(entry: Entry, dialect: str) -> Row:

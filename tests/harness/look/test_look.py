@@ -34,7 +34,9 @@ def test_lists_say_kind_type_data_and_file(folder: Path) -> None:
     assert rows["pictures"].kind == "group"
     assert rows["letters"].kind == "tag"
     assert "is not valid YAML" in rows["broken"].why
-    assert any(name.startswith("fe_") for name in rows)
+    assert not [name for name in rows if name.startswith("fe_")]
+    assert all(row.ours for row in rows_of(shelves()))
+    assert [row.name for row in rows_of(of(folder), ["fe_pope"])] == ["fe_pope"]
     text = listed_rows([rows["color"], rows["broken"]]).splitlines()
     assert text[0].split() == ["name", "kind", "output", "type", "data", "file"]
     assert text[2].startswith("broken: ")
