@@ -29,6 +29,16 @@ test_datasets:
   broken: {_target_: tests.program.uneven_tasks.Points, items: 40, broken: 11}
 """
 
+ANY_TASK = """
+_target_: fusion_eval.taskpool.TaskPool
+task: classification
+num_classes: 5
+dataloader_kwargs: {batch_size: 8}
+test_datasets:
+  many: {_target_: tests.program.uneven_tasks.Points, items: 300}
+  eleven: {_target_: tests.program.uneven_tasks.Points, items: 11}
+"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -36,6 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for group, name, text in [
         ("taskpool", "uneven", TASKS),
         ("taskpool", "broken", BROKEN),
+        ("taskpool", "any_task", ANY_TASK),
         ("modelpool", "nets", "_target_: tests.program.uneven_tasks.NetPool\n"),
     ]:
         path = place / "config" / group / f"{name}.yaml"
@@ -90,6 +101,19 @@ def test_processes_change_no_bit(
         "many.npz",
         "two.npz",
     ]
+
+
+@pytest.mark.parametrize("taskpool", ["uneven", "any_task"])
+def test_processes_change_no_comparison(folder: Path, repo_root: Path, taskpool: str) -> None:
+    words = ("program=compare", "modelpool=nets", f"taskpool={taskpool}", "program.methods=[simple_average]")
+    for name, fabric in (("one", "cpu"), ("both", "cpu2")):
+        done = command(folder, repo_root, *words, f"fabric={fabric}", f"output={taskpool}_{name}")
+        assert done.returncode == 0, done.stderr
+    one, both = folder / f"{taskpool}_one", folder / f"{taskpool}_both"
+    assert measured(both) == measured(one)
+    assert (both / "comparison" / "many.json").read_text() == (one / "comparison" / "many.json").read_text()
+    notes = [json.loads((place / "report.json").read_text())["notes"] for place in (one, both)]
+    assert notes[0] == notes[1]
 
 
 def test_a_sweep_of_two_processes_each(folder: Path, repo_root: Path, single: dict[str, Any]) -> None:
