@@ -26,6 +26,7 @@ EXTRA_KEYS: Final = frozenset({
 })  # fmt: skip
 """Keys of multimodal task files that language task files do not have."""
 
+_LARGE: Final = 1 << 20
 OUTPUT_TYPES: Final = (
     "generate_until", "multiple_choice", "loglikelihood", "generate_until_multi_round", "generate_visual_cot",
     "generate_until_agentic",
@@ -58,25 +59,21 @@ def names_of(names: str | Sequence[str] | ModelNames | None) -> ModelNames:
     return ModelNames(listed[0], tuple(listed[1:])) if listed else ModelNames()
 
 
-def style_of(spec: TaskSpec, folders: Iterable[Path] = ()) -> Style:
+def style_of(spec: TaskSpec, folders: Iterable[Path] = (), known: dict[Path, set[Style]] | None = None) -> Style:
     """Whose meaning a task file has: Eagle's where it (or the tree around it) uses Eagle's key, else LMMS-Eval's.
 
     Args:
         spec: the task.
         folders: where to look for a file that tells, if the task's own does not.
+        known: what was found in folders before.
     """
     if EAGLE_KEY in spec.extra:
         return "eagle"
     if CURRENT_KEY in spec.extra or spec.tag or spec.filter_list != TaskSpec().filter_list:
         return "current"
-    if not isinstance(spec.metadata.get("_metadata"), list):
-        return "current" if spec.metadata else _style_around(folders)
-    return _style_around(folders)
-
-
-def _style_around(folders: Iterable[Path]) -> Style:
+    seen = {} if known is None else known
     for folder in folders:
-        found = _folder_styles(folder)
+        found = seen[folder] if folder in seen else seen.setdefault(folder, _folder_styles(folder))
         if found:
             return "eagle" if found == {"eagle"} else "current"
     return "current"
@@ -85,8 +82,8 @@ def _style_around(folders: Iterable[Path]) -> Style:
 def _folder_styles(folder: Path) -> set[Style]:
     """Keys that the files of a folder use, templates without an ending included."""
     found: set[Style] = set()
-    for path in sorted(folder.rglob("*")):
-        if path.suffix not in (".yaml", ".yml", "") or not path.is_file():
+    for path in folder.rglob("*"):
+        if path.suffix not in (".yaml", ".yml", "") or not path.is_file() or path.stat().st_size > _LARGE:
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         if re.search(rf"^{CURRENT_KEY}:", text, re.M):

@@ -48,6 +48,7 @@ class MultimodalSuite(Suite):
     on_row: Any = None
     judge: Judge | None = None
     checked: bool = False
+    _styles: dict[Path, set[Style]] = field(default_factory=dict)
 
     def names(self) -> AbstractContextManager[None]:
         """The context in which `import lmms_eval...` works, and hub names are looked for in `data_root`."""
@@ -89,7 +90,7 @@ class MultimodalSuite(Suite):
     def _style(self, spec: TaskSpec) -> Style:
         source = spec.source.resolve() if spec.source else None
         around = [root for root in self.trusted if source and source.is_relative_to(root.resolve())]
-        return style_of(spec, [*([source.parent] if source else []), *around])
+        return style_of(spec, [*([source.parent] if source else []), *around], self._styles)
 
     def shares(self, options: RunOptions, key: Any, only: Sequence[str] | None) -> Iterator[dict[str, BuiltTask]]:
         """The tasks one by one, each made anew: nothing that a task's Python keeps reaches another model."""
