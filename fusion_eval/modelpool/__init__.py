@@ -13,6 +13,7 @@ _WHERE = {
     "HuggingFacePool": "huggingface",
     "ModulePool": "checkpoint_pool",
     "StateDictPool": "checkpoint_pool",
+    "ZeroShotClassifiers": "zero_shot_classifier",
     "ZeroShotHeads": "zero_shot",
     "kinship": "kinship",
 }

@@ -16,6 +16,7 @@ _WHERE = {
     "MultimodalTaskPool": "multimodal",
     "TaskPool": "task_pool",
     "TextClassificationTaskPool": "text_classification",
+    "ZeroShotTaskPool": "zero_shot",
 }
 
 __all__ = sorted(_WHERE)
