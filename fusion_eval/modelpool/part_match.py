@@ -165,8 +165,10 @@ def _leftovers(
     search: _Search, rule: tuple[str, str], stored: Mapping[str, str], left_out: Sequence[str]
 ) -> Iterator[Fault]:
     """Layers that the model has no place for, and files of which too little has one."""
-    source, every = search.checkpoint.source, sum(search.spec(name).numel for name in search.checkpoint)
-    lost = sum(search.spec(name).numel for name in left_out)
+    source = search.checkpoint.source
+    heads = {search.spec(name).shape for target, name in stored.items() if target in search.vocabulary}
+    body = [name for name in search.checkpoint if search.spec(name).shape not in heads]  # a head may be tied to them
+    every, lost = (sum(search.spec(n).numel for n in body if n in names) for names in (set(body), set(left_out)))
     layers = {found for name in stored.values() if (found := layer_of(name)) is not None}
     stacks = {stack for stack, _ in layers}
     deeper = {
