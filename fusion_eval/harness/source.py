@@ -211,7 +211,7 @@ def read_source(file: Path) -> Source:
         return Source(fault=Fault(f"{file}:{error.lineno or 1}", f"is not valid Python: {error.msg}"))
     except (OSError, ValueError) as error:
         return Source(fault=Fault(str(file), f"cannot be read: {error}"))
-    source = Source()
+    source = Source(open=any(_is_dynamic(node) for node in ast.walk(tree)))
     for statement, certain in _statements(tree.body, True):
         _take(source, statement, certain)
     return source
@@ -255,6 +255,10 @@ def _take(source: Source, statement: ast.stmt, certain: bool) -> None:
     else:
         stored = (n for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
         source.names.update(name.id for name in stored)
-        source.open = source.open or any(
-            isinstance(n, ast.Name) and n.id in ("globals", "setattr") for n in ast.walk(statement)
-        )
+
+
+def _is_dynamic(node: ast.AST) -> bool:
+    """Whether a node may put names into its module that nothing shows."""
+    if isinstance(node, ast.FunctionDef):
+        return node.name == "__getattr__"
+    return isinstance(node, ast.Name) and node.id in ("globals", "setattr")

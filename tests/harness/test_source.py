@@ -35,6 +35,8 @@ def faults(root: Path, target: str, **files: str) -> list[str]:
         "for f in (): ...\n",
         "from os.path import *\n",
         "globals()['f'] = 1\n",
+        "def fill():\n    globals()['f'] = 1\nfill()\n",
+        "def __getattr__(name): ...\n",
         "try:\n    import no_such_package as f\nexcept ImportError:\n    f = None\n",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import no_such_package\nf = 1\n",
         "def f():\n    import no_such_package\n",
