@@ -141,6 +141,20 @@ def test_wilson_covers(n):
     assert coverage.min() > 0.83
 
 
+@pytest.mark.parametrize(("n", "least"), [(50, 0.839), (100, 0.861), (1000, 0.910)])
+def test_wilson_covers_less_at_the_ends(n, least):
+    """The figures of docs/statistics.md."""
+    ends = np.array([wilson(k, n) for k in range(n + 1)])
+    chances = np.linspace(0.0005, 0.9995, 1999)
+    inside = (ends[:, :1] <= chances) & (chances <= ends[:, 1:])
+    coverage = (binom.pmf(np.arange(n + 1)[:, np.newaxis], n, chances) * inside).sum(axis=0)
+    assert coverage.min() == pytest.approx(least, abs=0.001)
+    assert coverage.mean() == pytest.approx(0.951, abs=0.002)
+    worst = chances[coverage.argmin()]
+    assert min(worst, 1 - worst) < 1 / n
+    assert coverage[(chances >= 0.1) & (chances <= 0.9)].min() >= 0.93
+
+
 @pytest.mark.parametrize("clusters", [20, 60])
 def test_clustered_intervals_cover(clusters):
     def missed(rng: np.random.Generator) -> bool:
