@@ -62,7 +62,9 @@ def _paths_as_they_were() -> Iterator[None]:
     try:
         yield
     finally:
-        added = [Path(path).resolve() for path in sys.path if path not in paths and path]
+        before = {Path(path).resolve() for path in paths if path}
+        added = {Path(path).resolve() for path in sys.path if path not in paths and path}
+        added = {folder for folder in added if not any(known.is_relative_to(folder) for known in before)}
         sys.path[:] = paths
         for name in [n for n in sys.modules if n not in modules] if added else ():
             file = getattr(sys.modules[name], "__file__", None)

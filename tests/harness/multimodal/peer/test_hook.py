@@ -126,6 +126,15 @@ def test_paths_that_tasks_add_are_taken_back(tmp_path: Path) -> None:
     assert str(tmp_path / "lib") not in sys.path
 
 
+def test_modules_from_where_python_looks_anyway_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree(tmp_path / "lib", usual_helper="X = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    with multimodal_names():
+        sys.path.insert(0, str(tmp_path))
+        import usual_helper  # type: ignore[import-not-found, unused-ignore]
+    assert sys.modules.pop("usual_helper") is usual_helper
+
+
 def test_variables_that_tasks_need_are_there_only_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HOME", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", "mine")
