@@ -196,3 +196,39 @@ def test_tasks_of_the_wheel_unmodified(
     ]
     assert not task.failed
     assert numbers(task) == wanted(peer["results"][name])
+
+
+@pytest.mark.parametrize(("compat", "run"), [(True, "eagle_hub_scripted"), (False, "current_hub_scripted")])
+def test_anls_of_either_peer(recorded: Recorded, hub: DataSource, tmp_path: Path, compat: bool, run: str) -> None:
+    (tmp_path / "own.yaml").write_text(
+        "task: docvqa_val\ndataset_path: owner/DocVQA\ndataset_name: DocVQA\ntest_split: validation\n"
+        "doc_to_visual: image\ndoc_to_text: question\ndoc_to_target: answers\nmetric_list:\n  - metric: anls\n"
+        "    aggregation: mean\nmodel_specific_prompt_kwargs:\n  default: {}\n"
+    )
+    options = RunOptions(compat=compat)
+    suite = make_multimodal_suite("docvqa_val", include_path=[tmp_path], data=hub, options=options)
+    answers = keyed(suite, {key: call["response"] for key, call in recorded.calls(run).items()})
+    task = evaluate(suite, ScriptedModel(answers)).tasks["docvqa_val"]
+    assert numbers(task) == wanted(recorded.run(run)["results"]["docvqa_val"])
+
+
+def test_state_of_the_wheels_tasks_does_not_reach_the_next_model(
+    recorded: Recorded, hub: DataSource, wheel_tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    suite = make_multimodal_suite("ocrbench", include_path=[wheel_tasks], data=hub, output=tmp_path)
+    calls = recorded.calls("current_hub_scripted")
+    model = ScriptedModel(keyed(suite, {key: call["response"] for key, call in calls.items()}))
+    first, second = (numbers(evaluate(suite, model).tasks["ocrbench"]) for _ in range(2))
+    assert first == second == {"ocrbench_accuracy,none": 0.012}
+
+
+def test_an_aggregation_that_fails_leaves_the_others(
+    hub: DataSource, wheel_tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = RunOptions(limit=7)
+    suite = make_multimodal_suite("mme", include_path=[wheel_tasks], data=hub, options=options, output=tmp_path)
+    task = evaluate(suite, ScriptedModel(lambda asked: "Yes")).tasks["mme"]
+    assert "pairwise" in task.failed["mme_perception_score,none"]
+    assert list(numbers(task)) == ["mme_cognition_score,none"]
