@@ -116,7 +116,9 @@ class LanguageModelTaskPool(HarnessTaskPool):
 
     def faults(self) -> list[Fault]:
         """What is wrong with the task files, found without running their Python."""
-        return [*backend_faults(self._maker), *super().faults(), *self._without_consent()]
+        root = self._data.data_root
+        lost = [] if root is None or root.is_dir() else [Fault("taskpool.data_root", str(root), "an existing folder")]
+        return [*lost, *backend_faults(self._maker), *super().faults(), *self._without_consent()]
 
     def _without_consent(self) -> list[Fault]:
         """Tasks that execute what the model writes, where nobody allowed it."""

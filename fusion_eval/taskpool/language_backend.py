@@ -21,6 +21,10 @@ _ENCODER_OPTIONS = ("max_length", "add_bos_token", "prefix_token_id")
 def backend_faults(maker: EngineMaker) -> list[Fault]:
     """What is wrong with the choice of a backend."""
     found = []
+    if maker.batch_size != "auto" and not _is_count(maker.batch_size):
+        found.append(Fault("taskpool.batch_size", repr(maker.batch_size), "a positive number, or auto"))
+    if maker.pass_tokens is not None and not _is_count(maker.pass_tokens):
+        found.append(Fault("taskpool.pass_tokens", repr(maker.pass_tokens), "a positive number, or null"))
     if maker.backend not in BACKENDS:
         hint = did_you_mean(maker.backend, BACKENDS)
         found.append(Fault("taskpool.engine", f"'{maker.backend}'", " or ".join(BACKENDS), hint))
@@ -31,6 +35,10 @@ def backend_faults(maker: EngineMaker) -> list[Fault]:
     elif maker.backend == "vllm" and not _installed("vllm"):
         found.append(Fault("taskpool.engine", "the package 'vllm' is not installed", do="Run: pip install vllm"))
     return found
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _installed(package: str) -> bool:

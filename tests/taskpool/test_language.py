@@ -182,6 +182,11 @@ def test_answers_that_are_no_choice_are_counted(folder: Path, model: nn.Module) 
     assert odds.notes == odd.notes
 
 
+def test_a_folder_of_data_must_exist(folder: Path) -> None:
+    (fault,) = pool(folder, ["choice"], data_root=str(folder / "gone")).faults()
+    assert fault.where == "taskpool.data_root"
+
+
 def test_code_runs_with_consent_alone(folder: Path) -> None:
     (folder / "code.yaml").write_text("include: choice.yaml\ntask: code\nunsafe_code: true\n")
     assert [fault.where for fault in pool(folder, ["code"]).faults()] == ["code: unsafe_code"]

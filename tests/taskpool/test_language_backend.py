@@ -73,6 +73,9 @@ def test_the_choice_is_checked_before_work_starts() -> None:
     assert "are for vllm" in str(backend_faults(EngineMaker(backend_options={"dtype": "half"}))[0])
     assert "and a server is named too" in str(backend_faults(EngineMaker(backend="vllm", server={"url": "x"}))[0])
     assert not backend_faults(EngineMaker())
+    assert [f.where for f in backend_faults(EngineMaker(batch_size=0, pass_tokens=-1))] == [
+        "taskpool.batch_size", "taskpool.pass_tokens",
+    ]  # fmt: skip
 
 
 @pytest.mark.usefixtures("_stub")
