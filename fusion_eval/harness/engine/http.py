@@ -21,7 +21,7 @@ from fusion_eval.harness.engine.encoder import EMPTY, Encoder
 from fusion_eval.harness.engine.generation import Settings, cut, frozen, normalise, safe_stops, thawed, without_thoughts
 from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
 from fusion_eval.harness.engine.text_model import text_only
-from fusion_eval.harness.engine.vision_picture import note_of
+from fusion_eval.harness.engine.vision_picture import notes_of
 from fusion_eval.harness.engine.vision_settings import plain
 from fusion_eval.harness.media import Asked, Conversation
 
@@ -207,8 +207,7 @@ class HttpModel:
             raise ConfigError(Fault(f"prompt for '{self.name}'", found, "a chat", "Set server.chat=true."))
         else:
             text, media, settings = asked.text, tuple(m.digest for m in asked.media), plain(settings)
-            notes = dict.fromkeys(note_of(m.value) for m in asked.media if m.kind == "image")
-            mark = "; ".join(note for note in notes if note)
+            mark = notes_of(asked.media)
         seen = seed if settings.sampled else None
         prompt = Prompt(text, None, frozen(settings), seen, mark, media)
         if not isinstance(asked, str) and self.server.chat:

@@ -23,7 +23,7 @@ from fusion_eval.harness.engine.transformers_model import TransformersModel, wei
 from fusion_eval.harness.engine.vision_inputs import InputMaker, Shown
 from fusion_eval.harness.engine.vision_passes import Passes
 from fusion_eval.harness.engine.vision_patches import FastPatches
-from fusion_eval.harness.engine.vision_picture import MAX_PIXELS, check_size, note_of
+from fusion_eval.harness.engine.vision_picture import MAX_PIXELS, notes_of
 from fusion_eval.harness.engine.vision_render import Renderer
 from fusion_eval.harness.engine.vision_score import ChoiceScorer, check_length
 from fusion_eval.harness.engine.vision_settings import plain
@@ -157,15 +157,12 @@ class VisionLanguageModel:
         self, conversation: Conversation, tokens: tuple[int, ...], rendered: str
     ) -> tuple[tuple[str, ...], str]:
         """Digests and marks of what a conversation shows, kept for when its turn comes."""
-        marks = []
+        mark = notes_of(conversation.media, self.options.max_pixels)
         for medium in conversation.media:
             self._media.setdefault(medium.digest, medium)
-            if medium.kind == "image":
-                check_size(medium.value, f"image {medium.digest[:12]}", self.options.max_pixels)
-                marks.append(note_of(medium.value))
         digests = tuple(medium.digest for medium in conversation.media)
         self._rendered[tokens, digests] = rendered
-        return digests, "; ".join(dict.fromkeys(mark for mark in marks if mark))
+        return digests, mark
 
     def _asks(self, tokens: tuple[int, ...] | str | None, media: tuple[str, ...]) -> bool:
         """Whether a piece comes from a conversation."""

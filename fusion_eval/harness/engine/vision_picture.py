@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from fusion_eval.errors import DataError, Fault
+from fusion_eval.harness.media import Deferred, Media
 
 MAX_PIXELS: Final = 178_956_970
 _SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N", "I")
@@ -20,6 +22,18 @@ def note_of(value: Any) -> str:
     """What is noteworthy about a picture before it is read: a mode that has to be converted, or nothing."""
     mode = getattr(value, "mode", None)
     return f"picture converted from {mode} to RGB" if mode is not None and mode not in _PLAIN else ""
+
+
+def notes_of(media: Iterable[Media], max_pixels: int = MAX_PIXELS) -> str:
+    """Notes about pictures that are at hand; those that are made when they are wanted were looked at by who says so.
+
+    Raises:
+        DataError: see `check_size`.
+    """
+    held = [medium for medium in media if medium.kind == "image" and not isinstance(medium.held, Deferred)]
+    for medium in held:
+        check_size(medium.held, f"image {medium.digest[:12]}", max_pixels)
+    return "; ".join(dict.fromkeys(note for medium in held if (note := note_of(medium.held))))
 
 
 def check_size(value: Any, where: str, max_pixels: int = MAX_PIXELS) -> None:

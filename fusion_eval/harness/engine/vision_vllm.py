@@ -9,7 +9,7 @@ from typing import Any
 from fusion_eval.harness.engine.encoder import EMPTY
 from fusion_eval.harness.engine.generation import cut, frozen, normalise, thawed, without_thoughts
 from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
-from fusion_eval.harness.engine.vision_picture import MAX_PIXELS, check_size, note_of, rgb
+from fusion_eval.harness.engine.vision_picture import MAX_PIXELS, notes_of, rgb
 from fusion_eval.harness.engine.vision_render import Renderer
 from fusion_eval.harness.engine.vision_settings import plain
 from fusion_eval.harness.engine.vllm import VllmModel, score_of_tail
@@ -70,15 +70,12 @@ class VisionVllmModel:
         return Prompt(rendered, tokens, frozen(settings), seed if settings.sampled else None, mark, media)
 
     def _remember(self, conversation: Conversation, tokens: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
-        notes = []
+        mark = notes_of(conversation.media, self.max_pixels)
         for medium in conversation.media:
             self._media.setdefault(medium.digest, medium)
-            if medium.kind == "image":
-                check_size(medium.value, f"image {medium.digest[:12]}", self.max_pixels)
-                notes.append(note_of(medium.value))
         digests = tuple(medium.digest for medium in conversation.media)
         self._asked.add((tokens, digests))
-        return digests, "; ".join(dict.fromkeys(note for note in notes if note))
+        return digests, mark
 
     def plan_scores(self, pieces: Sequence[Pair]) -> list[Work]:
         """See `VllmModel.plan_scores`; questions about the same pictures are neighbours."""

@@ -13,7 +13,7 @@ from PIL import Image
 from fusion_eval.errors import ConfigError, DataError, EvaluationError
 from fusion_eval.harness.engine.vision import VisionLanguageModel, VisionOptions
 from fusion_eval.harness.engine.vision_render import Renderer
-from fusion_eval.harness.media import Conversation, Media, Turn
+from fusion_eval.harness.media import Conversation, Deferred, Media, Turn
 from tests.harness.engine.test_vision import scores, written
 from tests.harness.engine.tiny_vlm import picture, tiny_llava, tiny_qwen2_vl
 
@@ -117,3 +117,19 @@ def test_beams_and_samples() -> None:
     drawn = {"max_new_tokens": 6, "do_sample": True, "temperature": 1.5}
     assert written(engine, asked, drawn) == written(VisionLanguageModel(*tiny_llava(), batch_size=1), asked, drawn)
     assert written(engine, asked, drawn) != greedy
+
+
+def test_pictures_that_are_made_when_wanted_are_made_once(engine: VisionLanguageModel) -> None:
+    made = []
+
+    def make() -> Any:
+        made.append(1)
+        return picture(3).value
+
+    asked = [Conversation.ask([Media("image", "d", Deferred(make))], f"Question {i}?") for i in range(4)]
+    prompts = engine.encode_prompts([(a, {}, 0) for a in asked])
+    assert made == []
+    assert len(prompts) == 4
+    expected = written(engine, [Conversation.ask([picture(3)], f"Question {i}?") for i in range(4)])
+    assert written(engine, asked) == expected
+    assert made == [1]
