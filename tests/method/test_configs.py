@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from fusion_eval.method.base_method import Method
 
 FOLDER = Path(__file__).resolve().parents[2] / "config" / "method"
-NETWORKS = {"smile_upscaling"}  # whose result is a network: they need a pool that loads modules
+NETWORKS = {"smile_upscaling", "ensemble"}  # whose result is a network: they need a pool that loads modules
 FILES = sorted(path for path in FOLDER.glob("*.yaml") if "???" not in path.read_text() and path.stem not in NETWORKS)
 TENSORS = {"include": None, "exclude": None, "tables": None, "others": "base", "statistics": "average"}
 

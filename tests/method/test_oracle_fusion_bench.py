@@ -22,6 +22,7 @@ from fusion_eval.method.consensus import ConsensusTaskArithmetic
 from fusion_eval.method.doge_ta import DogeTa
 from fusion_eval.method.dop import Dop
 from fusion_eval.method.emr import Emr
+from fusion_eval.method.ensemble import Ensemble
 from fusion_eval.method.expo import ExPO
 from fusion_eval.method.iso_c import IsoC
 from fusion_eval.method.iso_cts import IsoCts
@@ -149,12 +150,14 @@ COVERED = {
     "dare_task_arithmetic_linear_only": "test_dare_with_its_masks",
     "dare_simple_average": "test_dare_with_its_masks",
     "dare_ties": "test_dare_with_its_masks",
-    "smile_k4_top1": "test_smile",
-    "smile_dense_avg": "test_smile",
+    "smile_k4_top1": "test_networks",
+    "smile_dense_avg": "test_networks",
+    "ensemble_mean": "test_networks",
+    "ensemble_weighted": "test_networks",
+    "ensemble_max": "test_networks",
 }
 DATA = "needs data, gradients or labels: not a merge of weights alone"
 PRUNING = "prunes one model's weights, merges nothing"
-ENSEMBLE = "a network that runs every model, not a merge of weights"
 LEFT_OUT = {
     "tsvm_lossless_eigen": "(U^T U)^(-1/2) of 64 vectors in 16 dimensions: a singular matrix, inverted up to 1e-3",
     "svc_iso_c": "all singular values are equal, so the directions that it calibrates are arbitrary",
@@ -167,9 +170,6 @@ LEFT_OUT = {
     "wemoe_gate0": DATA,
     "unstructured_magnitude_prune": PRUNING,
     "semistructured_2_4_prune": PRUNING,
-    "ensemble_mean": ENSEMBLE,
-    "ensemble_weighted": ENSEMBLE,
-    "ensemble_max": ENSEMBLE,
 }
 
 
@@ -322,14 +322,20 @@ class NetworkPool(StatePool):
     [
         ("smile_k4_top1", SmileUpscaling(2, 4, 1)),
         ("smile_dense_avg", SmileUpscaling(2, None, 4, tensors={"include": LINEAR, "others": "average"})),
+        ("ensemble_mean", Ensemble()),
+        ("ensemble_weighted", Ensemble(weights=[1, 2, 3, 4])),
+        ("ensemble_weighted", Ensemble(weights={"task3": 4, "task1": 2, "task2": 3, "task0": 1})),
+        ("ensemble_max", Ensemble("max")),
     ],
 )
-def test_smile(oracle, case, method):
+def test_networks(oracle, case, method):
     pool = oracle.pool()
+    assert method.faults(pool) == []
     network = method.apply(NetworkPool(pool.base, pool.experts))
     with torch.no_grad():
         found = network(oracle.tensors["x"])
-    torch.testing.assert_close(found, oracle.tensors[f"output|{case}"], rtol=0, atol=1e-9)
+    tolerance = 1e-7 if case == "ensemble_weighted" else 1e-9  # its weights are float32
+    torch.testing.assert_close(found, oracle.tensors[f"output|{case}"], rtol=0, atol=tolerance)
 
 
 def test_emr_unified(oracle):
