@@ -23,6 +23,10 @@ _REFUSED: Final = {
     "generate_visual_cot": "draws pictures while it thinks",
     "generate_until_agentic": "calls tools between its turns",
 }
+_ADAPTERS_OWN: Final = frozenset({
+    "image_aspect_ratio", "patch_size", "downsample_ratio", "min_pixels", "max_pixels", "visual_cot",
+    "max_agentic_steps", "system_prompt", "seed", "skip_special_tokens", "use_cache", "modality", "modalities",
+})  # fmt: skip
 _PEER_DATA_KEYS: Final = frozenset({
     "video", "cache_dir", "From_YouTube", "builder_script", "force_download", "force_unzip", "local_files_only",
     "create_link", "load_from_disk", "max_retries", "num_proc",
@@ -73,19 +77,28 @@ def prepared(spec: TaskSpec, setting: Setting) -> TaskSpec:
 def settings_of(spec: TaskSpec, setting: Setting) -> dict[str, Any]:
     """Generation settings: the task's, those for the model over them, those of the run over both.
 
-    Stop strings are only those that a file names: both peers add the delimiter between shots to every task, and their
-    models ignore it, since answers may have paragraphs. With shots it stands.
+    What only adapters of the peer know (how they cut pictures, for instance) is left out. Stop strings are those that a
+    file names: both peers add the delimiter between shots to every task, and their models ignore it, since answers may
+    have paragraphs. With shots it stands.
     """
     settings: dict[str, Any] = {"do_sample": False, **(spec.generation_kwargs or {})}
     settings.update(generation_kwargs(spec, setting.names))
     settings.update(setting.gen_kwargs)
-    settings = {key: value for key, value in settings.items() if value is not None}
+    settings = {key: value for key, value in settings.items() if value is not None and _counts(key, value)}
+    stops = settings.pop("stop_sequences", None)
+    if stops is not None:
+        settings.setdefault("until", stops)
     if "temperature" in settings:
         settings["temperature"] = float(settings["temperature"])
     settings.setdefault("until", [spec.fewshot_delimiter] if spec.shots else [])
     if not _LENGTHS & settings.keys():
         settings["max_new_tokens"] = setting.max_new_tokens
     return settings
+
+
+def _counts(key: str, value: Any) -> bool:
+    """Whether a setting is one of generation, rather than of an adapter of the peer, and changes anything."""
+    return key not in _ADAPTERS_OWN and (key, value) not in (("num_beams", 1), ("repetition_penalty", 1.0))
 
 
 def _check(spec: TaskSpec) -> None:

@@ -88,6 +88,9 @@ def test_generation_settings(task: Task) -> None:
     given = Setting(ModelNames("own"), gen_kwargs={"max_new_tokens": 5, "until": ["."]})
     run = folder.run("mine", setting=given).tasks["mine"].rows[0].arguments[0][1]
     assert (run["max_new_tokens"], run["until"]) == (5, ["."])
+    odd = task("generation_kwargs: {num_beams: 1, image_aspect_ratio: pad, top_p: null, stop_sequences: ['x']}\n")
+    settings = odd.run("mine").tasks["mine"].rows[0].arguments[0][1]
+    assert settings == {"do_sample": False, "until": ["x"], "max_new_tokens": 1024}
     bare = folder.write(bare__yaml="task: bare\n" + BASE.partition("generation_kwargs")[0])
     assert bare.run("bare").tasks["bare"].rows[0].arguments[0][1]["max_new_tokens"] == 1024
 
