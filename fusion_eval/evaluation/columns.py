@@ -27,6 +27,8 @@ def columns_of(name: str, value: Any, items: int, where: str) -> dict[str, Colum
         return {}
     if isinstance(value, np.ndarray):
         value = torch.as_tensor(value)
+    if is_texts(value):
+        value = list(value)
     if isinstance(value, Mapping):
         return _parts(name, value.items(), items, where)
     if isinstance(value, tuple) or (isinstance(value, list) and _is_collated_tuple(value, items)):
@@ -97,11 +99,16 @@ def length_of(value: Any) -> int:
     """How many items a batch's input or target holds."""
     if isinstance(value, Mapping):
         return length_of(next(iter(value.values())))
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and not is_texts(value):
         return length_of(value[0])
     if isinstance(value, Tensor | np.ndarray):
         return int(value.shape[0]) if value.ndim else 1
-    return len(value) if isinstance(value, list) else 1
+    return len(value) if isinstance(value, list | tuple) else 1
+
+
+def is_texts(value: Any) -> bool:
+    """Whether a value is what PyTorch's collate makes of texts: a tuple with one per item."""
+    return isinstance(value, tuple) and bool(value) and all(isinstance(entry, str) for entry in value)
 
 
 def on_cpu(value: Any) -> Any:

@@ -185,7 +185,7 @@ def _interval(
     clusters = None if codes is None else int(codes.max()) + 1
     units = n_items if clusters is None else clusters
     if units < FEW_UNITS:
-        noun = "items" if clusters is None else "clusters"
+        noun = ("item" if clusters is None else "cluster") + ("s" if units != 1 else "")
         notes = (*notes, f"only {units} {noun}: a bootstrap interval is too narrow below {FEW_UNITS}")
     value, stderr, low, high = numbers
     return Interval(value, stderr, low, high, level, f"{method} bootstrap", n_items, clusters, notes)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torchmetrics import Metric
 
 NO_FORM = "no interval, since the metric is no function of the items' weights that is known here"
+NO_SPREAD = "no interval, since every resample of the items gives the same value"
 
 
 def measured_task(chosen: Measurement, rows: Rows, partial: bool) -> TaskResult:
@@ -58,12 +59,14 @@ def values_of(
             values[name] = Value(number, n=measured.items, higher_is_better=direction)
             notes.append(f"{name}: no interval, since {error.faults[0]}")
             continue
-        ends = (found.low, found.high) if np.isfinite([found.low, found.high]).all() else None
-        stderr = found.stderr if ends is not None and np.isfinite(found.stderr) else None
+        known = np.isfinite([found.low, found.high]).all() and found.low < found.high
+        ends = (found.low, found.high) if known else None
+        stderr = found.stderr if known and np.isfinite(found.stderr) else None
         value = form.value if isinstance(form, ItemMetric) else number  # under weights the form's is the weighted one
         values[name] = Value(value, stderr, measured.items, direction, ends)
-        notes += [f"{name}: {note}" for note in found.notes if note not in measured.notes]
-    return values, list(dict.fromkeys(notes))
+        more = found.notes if known or not isinstance(form, ItemMetric) else (*found.notes, NO_SPREAD)
+        notes += [note if note.startswith(f"{name}: ") else f"{name}: {note}" for note in more]
+    return values, [note for note in dict.fromkeys(notes) if note not in measured.notes]
 
 
 def item_scores(forms: Mapping[str, Form], items: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from fusion_eval import compare
 from fusion_eval.errors import ConfigError, DataError, EvaluationError
@@ -191,3 +192,44 @@ def test_merged_models_are_evaluated_and_compared(tmp_path: Path) -> None:
     assert not [note for note in again.notes if "not compared" in note]
     stored = run(tmp_path / "third", "program=compare", f"program.runs=[{tmp_path / 'first'}]", "fabric=cpu", **parts)
     assert not [note for note in stored.notes if "not compared" in note]
+
+
+def test_what_does_not_vary_has_no_interval_of_zero_width() -> None:
+    model = nn.Linear(3, 2)
+    nn.init.zeros_(model.weight)
+    model.bias.data = torch.tensor([1.0, 0.0])
+    pool = pool_of({"t": TensorDataset(torch.randn(30, 3), torch.zeros(30).long())}, num_classes=2)
+    found = only(pool, model)
+    assert found.metrics["f1"].value == 1.0
+    assert found.metrics["f1"].interval is None
+    assert found.metrics["f1"].stderr is None
+    assert any(note.startswith("f1: no interval, since every resample") for note in found.notes)
+    assert found.metrics["accuracy"].interval == pytest.approx((0.8865, 1.0), abs=1e-4)
+    assert "f1: 1 of 2 classes never occur in the targets: 1" in found.notes
+
+
+def test_constant_targets_have_no_correlation() -> None:
+    pool = pool_of({"t": TensorDataset(toys.noise(0, 20, 3), torch.ones(20))}, task="regression")
+    found = only(pool, seeded(toys.number_model))
+    assert {"pearson", "spearman"}.isdisjoint(found.metrics)
+    assert "spearman: no value, since the targets do not vary" in found.notes
+
+
+def test_texts_come_as_pytorch_collates_them() -> None:
+    class Echo(nn.Module):
+        def forward(self, x: Any) -> list[str]:
+            return [text.upper() for text in x]
+
+    data = [(f"word {i}", f"WORD {i % 3}") for i in range(12)]
+    found = only(pool_of({"t": data}, task="text", dataloader_kwargs={"batch_size": 5}), Echo())
+    assert found.n == 12
+    assert found.metrics["exact_match"].value == 3 / 12
+
+
+def test_documents_of_queries() -> None:
+    data = [(toys.noise(i, 3), (int(i % 3 == 0), i // 6)) for i in range(60)]
+    pool = pool_of({"t": data}, task="retrieval")
+    found = only(pool, seeded(lambda: nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))))
+    assert found.n == 60
+    assert len(found.forms["retrieval_map"]) == 10
+    assert "retrieval_map" not in found.items
