@@ -17,6 +17,7 @@ from fusion_eval.report.values import ModelResult
 from fusion_eval.taskpool.base_pool import BaseTaskPool
 
 if TYPE_CHECKING:
+    from fusion_eval.merge.per_task import TaskCheckpoints
     from fusion_eval.modelpool.saving import MergeRecord
     from fusion_eval.program.compare import compare as compare
 
@@ -61,12 +62,9 @@ def merge(
         raise ConfigError(*faults)
     merged = rule.apply(pool, None, seed=seed)
     if save is not None:
-        if not isinstance(merged, Checkpoint):
-            raise ConfigError(Fault("save", f"{type(rule).__name__} does not give weights of one model", "unset"))
-        from fusion_eval.merge.files import open_checkpoint
-
-        pool.save(merged, Path(save), record=_record(rule, node, pool, seed))
-        merged = open_checkpoint(save)
+        if isinstance(merged, nn.Module):
+            raise ConfigError(Fault("save", f"{type(rule).__name__} gives a network, not weights", "unset"))
+        merged = _saved(merged, Path(save), pool, _record(rule, node, pool, seed))
     if isinstance(merged, Checkpoint) and isinstance(next(iter(named.values())), nn.Module):
         return pool.build(merged)
     return merged
@@ -84,6 +82,20 @@ def evaluate(model: nn.Module, taskpool: str | BaseTaskPool, *, name: str = "mod
     pool = taskpool if isinstance(taskpool, BaseTaskPool) else build_option("taskpool", taskpool, **changes)
     found: ModelResult = pool.results(model, name)
     return found
+
+
+def _saved(
+    merged: Checkpoint | TaskCheckpoints, folder: Path, pool: BaseModelPool, record: MergeRecord
+) -> Checkpoint | TaskCheckpoints:
+    """The merge on disk, read from there."""
+    from fusion_eval.merge.files import open_checkpoint
+
+    if isinstance(merged, Checkpoint):
+        pool.save(merged, folder, record=record)
+        return open_checkpoint(folder)
+    sources = {name: str(found["source"]) for name, found in record.inputs.items()}
+    merged.save(folder, lambda partial: record.describe(partial, sources, "a model for each task"))
+    return type(merged).load(folder, merged.base)
 
 
 def _record(method: Method, node: Mapping[str, Any] | None, pool: BaseModelPool, seed: int) -> MergeRecord:

@@ -99,3 +99,14 @@ def test_models_in_memory_have_a_recipe_for_who_has_them(tmp_path: Path) -> None
         recipe_pool(recipe)
     again = Recipe(recipe).apply(pool)
     assert all(torch.equal(merged[name], again[name]) for name in merged)
+
+
+def test_models_per_task_are_saved_from_python_too(folder: Path, tmp_path: Path) -> None:
+    experts = {name: str(folder / f"{name}.safetensors") for name in ("task0", "task1")}
+    base = str(folder / "base.safetensors")
+    saved = fusion_eval.merge(experts, base, method="emr", save=tmp_path / "tasks")
+    memory = fusion_eval.merge(experts, base, method="emr")
+    assert bits(saved) == bits(memory)
+    again = fusion_eval.merge(experts, base, method="saved_tasks", path=str(tmp_path / "tasks"))
+    assert bits(again) == bits(memory)
+    assert "a model for each task" in (tmp_path / "tasks" / "README.md").read_text()
