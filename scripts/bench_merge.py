@@ -111,12 +111,18 @@ def main() -> None:
         return
     with folder(options.root) as root:
         make_inputs(root, options.size)
-        rows = [row for name in options.methods.split(",") for row in measured(root, name, options)]
-        rows = [*baseline(root, options), *rows]
+        rows = [kept(row, options) for row in baseline(root, options)]
+        for name in options.methods.split(","):
+            rows += [kept(row, options) for row in measured(root, name, options)]
     print_table(rows)
+
+
+def kept(row: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """The row, written down at once."""
     if options.json:
         with options.json.open("a") as file:
-            file.writelines(json.dumps({"size": options.size, **row}) + "\n" for row in rows)
+            file.write(json.dumps({"size": options.size, **row}) + "\n")
+    return row
 
 
 def child(name: str, root: Path, out: Path) -> None:

@@ -109,11 +109,10 @@ def may_fork() -> bool:
     return sys.platform == "linux" and single and not torch.cuda.is_available()
 
 
-def leave_if_alone(parent: int) -> bool:
-    """False; but this process ends if the one that forked it was killed."""
+def leave_if_alone(parent: int) -> None:
+    """End this process if the one that forked it was killed."""
     if os.getppid() != parent:
         os._exit(1)
-    return False
 
 
 def _serve(function: Callable[[Any], Any], items: int, results: int, ledgers: Sequence[Any]) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import mmap
 import os
 import queue
 import threading
@@ -75,20 +76,20 @@ def stream(checkpoint: Checkpoint, sink: Sink, *, rank: int = 0, world: int = 1,
     needs = [max(map(checkpoint.working_bytes, batch)) for batch in batches]
     gate = _Gate(max(needs, default=0) + _SPARE_BYTES)
     threads = min(loop.threads or _processors(), max(1, len(batches)))
-    stopped = threading.Event()
+    stopped = mmap.mmap(-1, 1)  # a byte that processes share
     keep_freed_memory()
 
     def work(batch: Sequence[str], need: int) -> int:
         with gate.room(need):
             if idle is None:
-                _write(checkpoint, batch, sink.write, stopped.is_set)
+                _write(checkpoint, batch, sink.write, stopped)
             else:
                 _delegate(idle, batch, sink)
         return sum(checkpoint.spec(name).nbytes for name in batch)
 
     with ExitStack() as stack:
         stack.enter_context(one_torch_thread())
-        idle = stack.enter_context(_crew(checkpoint, sink, batches, threads))
+        idle = stack.enter_context(_crew(checkpoint, sink, batches, threads, stopped))
         advance = stack.enter_context(_bar(loop.progress, checkpoint, batches))
         pool = ThreadPoolExecutor(threads, _NAME, initializer=torch.set_num_threads, initargs=(1,))
         try:
@@ -102,27 +103,28 @@ def stream(checkpoint: Checkpoint, sink: Sink, *, rank: int = 0, world: int = 1,
             while running:
                 running = _reap(running, advance)
         finally:
-            stopped.set()
+            stopped[0] = 1
             pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _write(
-    checkpoint: Checkpoint, batch: Sequence[str], put: Callable[[str, Tensor, int], None], stopped: Callable[[], bool]
-) -> None:
-    """Merge some tensors and put them in their places."""
+    checkpoint: Checkpoint, batch: Sequence[str], put: Callable[[str, Tensor, int], None], stopped: mmap.mmap
+) -> bool:
+    """Merge some tensors and put them in their places; False where it was stopped before the end."""
     with torch.no_grad():
         for name in batch:
             start = 0
             for piece in checkpoint.pieces(name):
-                if stopped():
-                    return
+                if stopped[0]:
+                    return False
                 put(name, piece, start)
                 start += piece.numel()
+    return True
 
 
 @contextmanager
 def _crew(
-    checkpoint: Checkpoint, sink: Sink, batches: Sequence[Sequence[str]], count: int
+    checkpoint: Checkpoint, sink: Sink, batches: Sequence[Sequence[str]], count: int, stopped: mmap.mmap
 ) -> Iterator[queue.SimpleQueue[Helper] | None]:
     """Processes that merge batches of tensors, or None where threads have to."""
     size = sum(checkpoint.spec(name).nbytes for batch in batches for name in batch)
@@ -131,8 +133,12 @@ def _crew(
         return
     parent = os.getpid()
 
-    def serve(batch: Sequence[str]) -> None:
-        _write(checkpoint, batch, sink.put, lambda: leave_if_alone(parent))
+    def put(name: str, tensor: Tensor, start: int) -> None:
+        leave_if_alone(parent)
+        sink.put(name, tensor, start)
+
+    def serve(batch: Sequence[str]) -> bool:
+        return _write(checkpoint, batch, put, stopped)
 
     with helpers(serve, count) as made:
         idle: queue.SimpleQueue[Helper] = queue.SimpleQueue()
@@ -146,11 +152,12 @@ def _delegate(idle: queue.SimpleQueue[Helper], batch: Sequence[str], sink: Sink)
     assert isinstance(sink, PlacedSink)
     helper = idle.get()
     try:
-        helper(batch)
+        whole = helper(batch)
     finally:
         idle.put(helper)
-    for name in batch:
-        sink.wrote(name)
+    if whole:
+        for name in batch:
+            sink.wrote(name)
 
 
 def _processors() -> int:

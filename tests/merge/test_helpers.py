@@ -141,6 +141,25 @@ def test_a_fault_in_a_process_leaves_nothing_behind(tmp_path: Path, forked: list
         os.waitpid(forked[0], 0)
 
 
+class Slow(StateDictCheckpoint):
+    def pieces(self, name):
+        for piece in self.read(name).split(1000):
+            if name == "0":
+                raise MethodError(Fault(name, "bad"))
+            time.sleep(0.05)
+            yield piece
+
+
+def test_a_fault_stops_the_other_process_between_two_pieces(tmp_path: Path, forked: list[int]) -> None:
+    slow = Slow({f"{index}": torch.ones(1_000_000) for index in range(3)})  # a minute each
+    before = time.monotonic()
+    with pytest.raises(MethodError, match="bad"):
+        save_checkpoint(slow, tmp_path / "out", loop=Loop(threads=2))
+    assert time.monotonic() - before < 20
+    assert len(forked) == 2
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".part", ".safetensors")]
+
+
 _SLOW = """
 import sys, time, torch
 from fusion_eval.merge import loop
