@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any, final
 
@@ -133,7 +134,7 @@ def sentence(found: Comparison) -> str:
     interval = f"{100 * (1 - found.alpha):.4g}% interval {found.ci_low:+.4g} to {found.ci_high:+.4g}"
     evidence = f"{found.mean_diff:+.4g}, {interval}, p={found.p_corrected:.3g}{corrected}"
     text = f"{found.metric}: {verdict} ({evidence}) for {found.claim}"
-    if found.verdict == INCONCLUSIVE:
+    if found.verdict == INCONCLUSIVE and math.isfinite(found.mde):
         text += f"; a difference of {found.mde:.3g} could have been found"
     if found.claim != _ITEMS and found.item_verdict not in ("", found.verdict):
         text += f"; for {_ITEMS} alone the verdict is {found.item_verdict} (p={found.item_p_corrected:.3g})"

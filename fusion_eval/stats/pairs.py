@@ -134,7 +134,7 @@ def unit_of(evidence: Evidence, a: int, b: int) -> str:
     if settings.unit != "auto":
         return ITEMS if settings.unit == "items" else SEEDS
     if settings.test == AUTO:
-        return CROSSED
+        return CROSSED if evidence.n_units > 1 else SEEDS
     return ITEMS if settings.test in _OVER_ITEMS else SEEDS
 
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from fusion_eval.errors import StatisticsError
 from fusion_eval.stats import (
@@ -341,3 +342,12 @@ def test_receipt():
     assert result.receipt["data"] == "sha256:0"
     assert result.receipt["rng"] == "numpy PCG64"
     assert set(result.receipt["versions"]) == {"numpy", "scipy"}
+
+
+def test_one_item_leaves_the_seeds():
+    items = np.array([[[1.0], [0.9], [1.1]], [[0.5], [0.6], [0.7]]])
+    one = Scores("score", ("a", "b"), items[:, :, 0], items, None, True, (0, 1, 2), 1)
+    found = compare_metrics([one]).comparisons[0]
+    assert found.unit == "seeds"
+    assert found.claim.startswith("the recipe on these items")
+    assert found.p_value == pytest.approx(stats.ttest_rel(items[0, :, 0], items[1, :, 0]).pvalue)
