@@ -19,7 +19,7 @@ _WORDS = [
 ]
 
 
-def _tokenizer(specials: list[str], end: str, pad: str) -> Any:
+def make_tokenizer(specials: list[str], end: str, pad: str) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -34,7 +34,7 @@ def _tokenizer(specials: list[str], end: str, pad: str) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=made, eos_token=end, pad_token=pad, padding_side="left")
 
 
-def _template(slot: str, video: str = "") -> str:
+def make_template(slot: str, video: str = "") -> str:
     parts = (
         "{% for part in message['content'] %}{% if part['type'] == 'image' %}" + slot
         + "{% elif part['type'] == 'video' %}" + video + "{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
@@ -57,13 +57,13 @@ def tiny_llava(seed: int = 0) -> tuple[Any, Any]:
         LlavaProcessor,
     )
 
-    tokenizer = _tokenizer(["<pad>", "<|im_start|>", "<|im_end|>", "<image>"], "<|im_end|>", "<pad>")
+    tokenizer = make_tokenizer(["<pad>", "<|im_start|>", "<|im_end|>", "<image>"], "<|im_end|>", "<pad>")
     side, patch, dim = 28, 14, 32
     size = {"height": side, "width": side}
     images = CLIPImageProcessor(size={"shortest_edge": side}, crop_size=size)
     processor = LlavaProcessor(
         images, tokenizer, patch_size=patch, num_additional_image_tokens=1, vision_feature_select_strategy="default",
-        chat_template=_template("<image>\n"),
+        chat_template=make_template("<image>\n"),
     )  # fmt: skip
     text = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=dim, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
@@ -93,14 +93,14 @@ def tiny_qwen2_vl(seed: int = 0) -> tuple[Any, Any]:
     )
 
     names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
-    tokenizer = _tokenizer([*names, "<|video_pad|>"], "<|im_end|>", "<|endoftext|>")
+    tokenizer = make_tokenizer([*names, "<|video_pad|>"], "<|im_end|>", "<|endoftext|>")
     ident = tokenizer.convert_tokens_to_ids
     pixels = {"min_pixels": 28 * 28, "max_pixels": 84 * 84}
     slot = "<|vision_start|><|{}_pad|><|vision_end|>"
     processor = Qwen2VLProcessor(
         image_processor=Qwen2VLImageProcessor(**pixels), tokenizer=tokenizer,
         video_processor=Qwen2VLVideoProcessor(**pixels),
-        chat_template=_template(slot.format("image"), slot.format("video")),
+        chat_template=make_template(slot.format("image"), slot.format("video")),
     )  # fmt: skip
     dim = 32
     text = {
