@@ -75,7 +75,9 @@ def test_items_of_any_data_set_can_be_compared_as_well() -> None:
     assert found.comparison("iou", "a", "b").verdict == "better"
 
 
-@pytest.mark.parametrize("task", [f"{HERE}.OWN_TASK", {"_target_": f"{HERE}.own_task"}, toys.OWN_TASK], ids=str)
+@pytest.mark.parametrize(
+    "task", [f"{HERE}.OWN_TASK", {"_target_": f"{HERE}.own_task"}, toys.OWN_TASK], ids=["name", "node", "object"]
+)
 def test_tasks_of_one_s_own(task: Any) -> None:
     model = seeded(toys.number_model)
     found = only(pool_of({"numbers": NUMBERS}, task=task), model)
