@@ -26,7 +26,8 @@ _BATCH_BYTES: Final = 4 << 20  # small tensors are handed to a thread together, 
 _BATCH_NAMES: Final = 64
 _SPARE_BYTES: Final = 128 << 20  # memory for other tensors beside the neediest one
 _KEPT_BYTES: Final = 8 << 20  # more than the operands of a slice
-_FORKED_BYTES: Final = 64 << 20  # from this size on, processes are worth their start
+_FORKED_BYTES: Final = 64 << 20  # from this size on, or this number of tensors, processes are worth their start
+_FORKED_NAMES: Final = 2000
 
 
 class Sink(Protocol):
@@ -127,8 +128,9 @@ def _crew(
     checkpoint: Checkpoint, sink: Sink, batches: Sequence[Sequence[str]], count: int, stopped: mmap.mmap
 ) -> Iterator[queue.SimpleQueue[Helper] | None]:
     """Processes that merge batches of tensors, or None where threads have to."""
-    size = sum(checkpoint.spec(name).nbytes for batch in batches for name in batch)
-    if count < 2 or size < _FORKED_BYTES or not may_fork() or not isinstance(sink, PlacedSink) or not sink.open():
+    sizes = [checkpoint.spec(name).nbytes for batch in batches for name in batch]
+    worth = count > 1 and (sum(sizes) >= _FORKED_BYTES or len(sizes) >= _FORKED_NAMES)
+    if not (worth and may_fork() and isinstance(sink, PlacedSink) and sink.open()):
         yield None
         return
     parent = os.getpid()
