@@ -139,6 +139,8 @@ class _Builder:
             raise ConfigError(Fault("tasks", f"the pattern '{pattern}' matches no task, group or tag"))
         for name in names:
             self._add_member(name, {}, None)
+        for path, why in self.catalog.index.unreadable:
+            self.selection.notes.append(Fault(str(path), f"is broken, so '{pattern}' cannot match it: {why}"))
 
     def _add_path(self, item: str) -> None:
         path = Path(item).expanduser()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -32,6 +33,13 @@ def without_media(docs: Any) -> Any:
         columns = media_columns(docs)
         return docs.remove_columns(columns) if columns else docs
     return [{key: value for key, value in doc.items() if not _is_picture(value)} for doc in docs]
+
+
+def own_copy(document: Any) -> Any:
+    """A document that a hook may write into; pictures are shared."""
+    if not isinstance(document, dict):
+        return document
+    return {key: value if _is_picture(value) else copy.deepcopy(value) for key, value in document.items()}
 
 
 def _is_picture(value: Any) -> bool:

@@ -27,7 +27,8 @@ def aggregate_same_metrics(plan: GroupPlan, tasks: Mapping[str, TaskOutcome], co
     wanted = tuple(GroupMetric(value.metric, (value.pipeline,)) for value in shared)
     made = replace(plan, spec=replace(plan.spec, aggregate_metric_list=wanted))
     found = aggregate_group(made, tasks, compat)
-    notes = [f"{SAME} {len(leaves)} tasks: {', '.join(task.name for task in leaves)}"] if shared else []
+    names = ", ".join(task.name for task in leaves)
+    notes = [f"{SAME} {len(leaves)} tasks: {names}"] if shared and len(leaves) > 1 else []
     return GroupOutcome(plan, found.values, [*notes, *found.notes])
 
 

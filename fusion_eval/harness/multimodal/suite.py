@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fusion_eval.errors import DataError, Fault, FusionEvalError
-from fusion_eval.harness.build import BuiltTask, RunOptions, build_requests
+from fusion_eval.harness.build import BuiltTask, RunOptions, build_requests, line_of
 from fusion_eval.harness.catalog import TaskCatalog
 from fusion_eval.harness.context import BuildContext, building
 from fusion_eval.harness.dataset import DataSource, quiet
@@ -85,7 +85,14 @@ class MultimodalSuite(Suite):
         context = BuildContext(self.data, self.options.compat, self.options.fewshot_seed)
         with quiet(), building(context):
             spec = ModuleSpace(self.trusted).resolve(plan.spec).with_shots(self.options.num_fewshot)
-            return MultimodalTask(spec, replace(self.setting, style=self.setting.style or self._style(spec)))
+            setting = replace(self.setting, style=self.setting.style or self._style(spec))
+            try:
+                return MultimodalTask(spec, setting)
+            except FusionEvalError:
+                raise
+            except Exception as error:
+                where = f"task '{plan.name}' (process_docs)" if spec.process_docs else f"task '{plan.name}'"
+                raise DataError(Fault(where, f"{type(error).__name__}: {error}{line_of(error)}")) from error
 
     def _style(self, spec: TaskSpec) -> Style:
         source = spec.source.resolve() if spec.source else None

@@ -16,7 +16,7 @@ from fusion_eval.harness.metric import METRICS, Metric
 from fusion_eval.harness.multimodal import results as scores
 from fusion_eval.harness.multimodal.aggregate import peer_aggregation, with_arguments
 from fusion_eval.harness.multimodal.dialect import prompt_kwargs, style_of, target_kwargs
-from fusion_eval.harness.multimodal.documents import Gallery, call_hook, column_of, without_media
+from fusion_eval.harness.multimodal.documents import Gallery, call_hook, column_of, own_copy, without_media
 from fusion_eval.harness.multimodal.messages import conversation_of
 from fusion_eval.harness.multimodal.metrics import anls
 from fusion_eval.harness.multimodal.redirect import unpack_media
@@ -136,7 +136,7 @@ class MultimodalTask(ConfigurableTask):
 
     @staticmethod
     def _said(hook: Callable[..., Any], doc: Document, kwargs: Any) -> Any:
-        return call_hook(hook, doc, copy.deepcopy(kwargs))
+        return call_hook(hook, own_copy(doc), copy.deepcopy(kwargs))
 
     def doc_to_visual(self, doc: Document) -> Any:
         """What the hook shows of a whole document, as the hook gives it."""
@@ -280,7 +280,7 @@ class MultimodalTask(ConfigurableTask):
         said = scores.responses(results, strip) if generated else list(results)
         if callable(own):
             more = {"full_docs": self.full_docs} if self.config.extra.get("full_docs") else {}
-            return scores.checked(own(copy.deepcopy(doc), said, **more))
+            return scores.checked(own(own_copy(doc), said, **more))
         if generated:
             return self._score_generated(doc, said[0])
         return super().process_results(doc, results)

@@ -221,6 +221,23 @@ def test_process_docs_counts_for_questions_and_scores(task: Task) -> None:
     assert [row.target for row in as_list.run("mine").tasks["mine"].rows] == ["green"]
 
 
+def test_failing_process_docs_names_its_line(task: Task) -> None:
+    folder = task("process_docs: !function utils.half", "def half(docs):\n    return docs['nothing']\n")
+    with pytest.raises(DataError, match=r"task 'mine' \(process_docs\): .*nothing.* at .*utils.py:2"):
+        folder.suite("mine").load()
+
+
+def test_a_hook_that_writes_into_its_document_changes_nothing(task: Task) -> None:
+    folder = task(
+        "doc_to_text: !function utils.text\ndoc_to_choice: choices\ndoc_to_target: gold\noutput_type: multiple_choice\n"
+        "generation_kwargs: null\n",
+        "def text(doc):\n    doc['choices'].append('none of these')\n    return str(len(doc['choices']))\n",
+    )
+    rows = folder.run("mine").tasks["mine"].rows
+    assert {row.arguments[0][0]["prompt"] for row in rows} == {"7"}
+    assert {len(row.arguments) for row in rows} == {6}
+
+
 def test_full_docs(task: Task) -> None:
     folder = task(
         "full_docs: true\n" + scored("n"),
