@@ -162,7 +162,7 @@ def _untested(scores: Scores) -> list[MethodSummary]:
             scores.metric,
             float(means[m]),
             *(math.nan,) * 3,
-            interval="",
+            interval="none: no form by items",
             item_ci_low=math.nan,
             item_ci_high=math.nan,
             rank=float(ranks[m]),

@@ -35,9 +35,9 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _metrics(report: Report) -> list[str]:
-    header = ["model", "role", "task", "metric", "value", "standard error", "items"]
+    header = ["model", "role", "task", "metric", "value", "standard error", "95 % interval", "items"]
     rows = [
-        [model.name, model.role, task.name, metric, f"{value.value:.6g}", _maybe(value.stderr), _maybe(value.n)]
+        [model.name, model.role, task.name, metric, f"{value.value:.6g}", *_uncertainty(value)]
         for model in report.models
         for task in model.tasks
         for metric, value in task.metrics.items()

@@ -63,7 +63,8 @@ class Report:
     def without_items(self) -> Report:
         """The same report without per-item columns."""
         models = tuple(
-            replace(model, tasks=tuple(replace(task, items={}, forms={}) for task in model.tasks)) for model in self.models
+            replace(model, tasks=tuple(replace(task, items={}, forms={}) for task in model.tasks))
+            for model in self.models
         )
         return replace(self, models=models)
 

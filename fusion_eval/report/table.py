@@ -130,8 +130,10 @@ class _Table:
 
 
 def _scores(task: TaskResult | None, metric: str) -> Scores | None:
-    column = _COLUMN_OF.get(metric, metric)
-    if task is None or column not in task.items:
+    if task is None:
+        return None
+    column = next((name for name in (_COLUMN_OF.get(metric, metric), metric) if name in task.items), None)
+    if column is None:
         return None
     return np.asarray(task.items[column], dtype=np.float64)
 

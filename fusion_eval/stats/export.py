@@ -56,7 +56,7 @@ def summary_table(result: ComparisonResult) -> Table:
         ranks = number(row["rank"])
         if row["rank_low"] is not None:
             ranks += f" ({row['rank_low']}-{row['rank_high']})"
-        ends = f"{number(row['ci_low'])} to {number(row['ci_high'])}"
+        ends = "none" if math.isnan(row["ci_low"]) else f"{number(row['ci_low'])} to {number(row['ci_high'])}"
         verdict = row["verdict_vs_ref"] or ("reference" if row["method"] == reference else "")
         rows.append(
             [row["method"], row["metric"], number(row["mean"]), ends, row["interval"], ranks, row["group"], verdict]

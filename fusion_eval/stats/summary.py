@@ -16,6 +16,8 @@ from fusion_eval.stats.intervals import Interval, interval_of, standard_error, s
 from fusion_eval.stats.pairs import Evidence
 from fusion_eval.stats.ranking import group_letters, rank_intervals, ranks_of, tie_groups
 
+_NONE = "none: one run, no scores by item"
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def _over_runs(evidence: Evidence, m: int) -> tuple[float, float, float, str, tu
     values = evidence.scores.values[m]
     mean = float(values.mean())
     if len(values) == 1:
-        return math.nan, math.nan, math.nan, "", ("one run without per-item scores: no interval",)
+        return math.nan, math.nan, math.nan, _NONE, ("one run without per-item scores: no interval",)
     if is_constant(values):
         return mean, mean, 0.0, "t over runs", (f"all {len(values)} runs scored the same",)
     stderr = standard_error(values)

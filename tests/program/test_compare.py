@@ -313,6 +313,8 @@ def test_a_metric_without_a_form_by_items_is_reported_but_not_tested() -> None:
     assert float(found.data["mar_small"][0, 0]) > float(found.data["mar_small"][1, 0])
     assert any(text.startswith("mar_small: one value per method") for text in found.warnings)
     assert "mar_small" in set(found.summary()["metric"])
+    for text in (found.to_markdown(), found.to_latex(), found.to_html()):
+        assert "none: no form by items" in text
 
 
 def test_queries_are_the_items_of_retrieval() -> None:
