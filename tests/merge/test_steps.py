@@ -204,3 +204,22 @@ def test_setting_faults():
     assert any("k.a: 2; expected a number in (0, 1]" in text for text in found)
     assert any("k.c[1]: 'x' is not a number" in text for text in found)
     assert key_faults("k", {"attn": 1, "zzz": 2}, ["attn.w"], ["e"])[0].where == "k.zzz"
+
+
+@pytest.mark.parametrize("kind", ["wide", "square", "spiked", "low_rank", "centred", "tiny"])
+def test_polar_factors_are_those_of_the_decomposition(kind):
+    generator = torch.Generator().manual_seed(1)
+    draw = lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    matrix = {
+        "wide": lambda: draw(20, 40),
+        "square": lambda: draw(40, 40),
+        "spiked": lambda: draw(40, 30) + 1e5 * draw(40, 2) @ draw(2, 30),
+        "low_rank": lambda: draw(30, 4) @ draw(4, 20),
+        "centred": lambda: (lambda m: m - m.mean(0) - m.mean(1, keepdim=True) + m.mean())(draw(20, 20)),
+        "tiny": lambda: 1e-30 * draw(12, 9),
+    }[kind]()
+    U, S, V = torch.linalg.svd(matrix, full_matrices=False)
+    rank = int((1e-10 * S[0] < S).sum())
+    found = steps_spectral.polar(matrix)
+    torch.testing.assert_close(found @ V[:rank].T, U[:, :rank], rtol=0, atol=1e-7)
+    assert (torch.linalg.svdvals(found) < 1 + 1e-7).all()
