@@ -59,6 +59,7 @@ class TaskCatalog:
         extra_keys: Collection[str] = (), peer: Peer = "lm_eval",
     ) -> None:  # fmt: skip
         self.index: Index = build_index(roots, cache, peer)
+        self.cache = cache
         self.peer = peer
         self.metadata = dict(metadata or {})
         self.extra_keys = frozenset(extra_keys)
@@ -144,6 +145,9 @@ class _Builder:
 
     def _add_path(self, item: str) -> None:
         path = Path(item).expanduser()
+        if self.catalog.peer == "lmms_eval" and path.is_dir():
+            self._add_folder(path)
+            return
         files = sorted(path.glob("*.yaml")) if path.is_dir() else sorted(path.parent.glob(path.name))
         if not files:
             if "/" in item and not item.endswith((".yaml", ".yml")) and item in self.catalog.index.entries:
@@ -152,14 +156,23 @@ class _Builder:
             raise ConfigError(Fault("tasks", f"{item} does not exist or holds no *.yaml", "a task file or a folder"))
         for file in files:
             read = self.catalog.read(file)
-            if "task" not in read.values and "group" not in read.values and path.is_dir() and not self._named(read):
+            if "task" not in read.values and "group" not in read.values and path.is_dir():
                 continue
             self.catalog.files.append(file.resolve())
             self._add_read(read, {}, None)
 
-    def _named(self, read: YamlFile) -> bool:
-        """Whether a file without a name is a task that is called as the file is."""
-        return self.catalog.peer == "lmms_eval" and not read.path.name.startswith("_") and is_whole(read.values)
+    def _add_folder(self, path: Path) -> None:
+        """All groups and tasks below a folder, which may run its Python; what is broken there is a fault."""
+        part = build_index([path], self.catalog.cache, self.catalog.peer)
+        self.catalog.index.entries.update(part.entries)
+        self.catalog.files.append(path.resolve() / "*.yaml")
+        self.faults += [Fault(str(file), why) for file, why in part.unreadable]
+        if not part.entries:
+            raise ConfigError(Fault("tasks", f"{path} holds no task", "files with the key 'task' or 'dataset_path'"))
+        for kind in ("group", "task"):
+            for name in part.names(kind):
+                if name not in self.selection.tasks and name not in {plan.name for plan in self.selection.all_groups()}:
+                    self._add_member(name, {}, None)
 
     def _add_inline(self, item: Mapping[str, Any]) -> None:
         if "group" in item and item["group"] not in self.catalog.index.entries:

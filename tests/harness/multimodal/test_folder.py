@@ -183,6 +183,21 @@ def test_broken_files_keep_their_reason(folder: Folder) -> None:
             folder.run(name)
 
 
+def test_a_folder_of_folders_is_asked_for_by_its_path(walk: Path) -> None:
+    from fusion_eval.harness.dataset import DataSource
+    from fusion_eval.harness.evaluate import evaluate
+    from fusion_eval.harness.multimodal import make_multimodal_suite
+
+    suite = make_multimodal_suite([str(walk / "tasks")], data=DataSource(walk / "data"))
+    assert list(suite.selection.tasks) == ["mytask"]
+    assert [group.name for group in suite.selection.groups] == ["mybenchmark"]
+    outcome = evaluate(suite, ScriptedModel(said))
+    assert outcome.tasks["mytask"].values["exact_match,none"].value == 1.0
+    (walk / "tasks" / "torn.yaml").write_text("task: [", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"torn\.yaml"):
+        make_multimodal_suite([str(walk / "tasks")])
+
+
 def test_families() -> None:
     assert families("llava_onevision")[-1] == "llava"
     assert families("something_new") == ("something_new",)
