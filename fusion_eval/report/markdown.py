@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fusion_eval.report.render import columns_of, title_of
 from fusion_eval.report.report import Report
+from fusion_eval.report.values import Value
 
 
 def as_markdown(report: Report) -> str:
@@ -43,6 +44,11 @@ def _metrics(report: Report) -> list[str]:
         for metric, value in task.metrics.items()
     ]
     return _table(header, rows)
+
+
+def _uncertainty(value: Value) -> list[str]:
+    ends = "-" if value.interval is None else f"{value.interval[0]:.4g} to {value.interval[1]:.4g}"
+    return [_maybe(value.stderr), ends, _maybe(value.n)]
 
 
 def task_notes(report: Report) -> list[str]:
