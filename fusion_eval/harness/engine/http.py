@@ -26,6 +26,7 @@ from fusion_eval.harness.engine.vision_settings import plain
 from fusion_eval.harness.media import Asked, Conversation
 
 logger = logging.getLogger(__name__)
+UNSCORED = "the server scores no first token of a text, so it is left out"
 _RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
@@ -74,7 +75,7 @@ class Server:
                     return dict(json.loads(answer.read()))
             except urllib.error.HTTPError as error:
                 said = f"{error.code} {error.reason}: {error.read()[:300].decode(errors='replace')}"
-                if error.code not in _RETRIED:
+                if error.code not in _RETRIED or (error.code == 500 and isinstance(body.get("prompt"), list)):
                     do = _advice(error.code, body)
                     break
             except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError) as error:
@@ -110,6 +111,11 @@ def _advice(code: int, body: Mapping[str, Any]) -> str:
     if isinstance(body.get("prompt"), list):
         return "Leave tokenizer out where the server takes no token ids."
     return "Look at the server's own words, and at server.options and gen_kwargs."
+
+
+def _pair(context: str, continuation: str) -> Pair:
+    """A pair of texts; where nothing stands before, the server gives no score for the first token."""
+    return Pair(context, continuation, EMPTY if not continuation else "" if context else UNSCORED)
 
 
 class HttpModel:
@@ -150,11 +156,11 @@ class HttpModel:
         texts = [(text_only(context, self.name), continuation) for context, continuation in pairs]
         if self.encoder is not None:
             return self.encoder.pairs(texts)
-        return [[Pair(context, continuation, "" if continuation else EMPTY)] for context, continuation in texts]
+        return [[_pair(context, continuation)] for context, continuation in texts]
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[Pair]]:
         """See `LikelihoodScorer`; without a tokenizer a text is one window."""
-        return self.encoder.texts(texts) if self.encoder is not None else [[Pair("", text)] for text in texts]
+        return self.encoder.texts(texts) if self.encoder is not None else [[_pair("", text)] for text in texts]
 
     def plan_scores(self, pieces: Sequence[Pair]) -> list[Work]:
         """Units of as many requests as may be in flight."""

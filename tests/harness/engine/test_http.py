@@ -12,7 +12,7 @@ import torch
 
 from fusion_eval.errors import EvaluationError
 from fusion_eval.harness.engine.encoder import Encoder
-from fusion_eval.harness.engine.http import HttpModel, Server
+from fusion_eval.harness.engine.http import UNSCORED, HttpModel, Server
 from fusion_eval.harness.engine.transformers_model import TransformersModel
 from fusion_eval.harness.request import Request
 from fusion_eval.harness.scheduler import Scheduler
@@ -24,7 +24,7 @@ class Backend:
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self.model, self.tokenizer = model, tokenizer
-        self.failures, self.calls, self.dead = 0, 0, False
+        self.failures, self.calls, self.dead, self.refuses_tokens = 0, 0, False, False
         self.lock = threading.Lock()
 
     def completion(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -67,6 +67,9 @@ def url(backend: Backend) -> Iterator[str]:
                 backend.failures -= 1
             if failing:
                 self.send_error(503)
+                return
+            if backend.refuses_tokens and isinstance(body.get("prompt"), list):
+                self.send_error(500)
                 return
             if self.path.endswith("/chat/completions"):
                 text = "|".join(f"{m['role']}:{m['content']}" for m in body["messages"])
@@ -122,6 +125,20 @@ def test_without_a_tokenizer_the_servers_offsets_find_the_border(
     Scheduler(TransformersModel(tiny_gpt2, tokenizers["gpt2"], max_length=100)).answer(expected)
     Scheduler(HttpModel(Server(url, "tiny"))).answer(found)
     assert [r.resps[0][0] for r in found] == pytest.approx([r.resps[0][0] for r in expected], abs=1e-3)
+
+
+def test_a_first_token_that_no_server_scores_is_marked(url: str) -> None:
+    asked = [Request("loglikelihood", {}, pair, 0, ("t", i, 1)) for i, pair in enumerate([("", "Hello"), ("a", " b")])]
+    asked.append(Request("loglikelihood_rolling", {}, ("Some text.",), 0, ("t", 2, 1)))
+    Scheduler(HttpModel(Server(url, "tiny"))).answer(asked)
+    assert [request.marks for request in asked] == [(UNSCORED,), (), (UNSCORED,)]
+
+
+def test_a_server_that_refuses_tokens_is_asked_once(url: str, tokenizers: dict[str, Any], backend: Backend) -> None:
+    backend.refuses_tokens = True
+    with pytest.raises(EvaluationError, match="Leave tokenizer out"):
+        Scheduler(HttpModel(Server(url, "tiny"), Encoder(tokenizers["gpt2"], 100))).answer(requests()[:1])
+    assert backend.calls == 1
 
 
 def test_chats_are_sent_as_messages(url: str) -> None:
