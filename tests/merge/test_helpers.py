@@ -198,6 +198,57 @@ def test_processes_end_when_their_parent_is_killed(tmp_path: Path, repo_root: Pa
     assert torch.equal(open_checkpoint(tmp_path / "out")["a"], torch.ones(3))
 
 
+_LARGE = """
+import sys, torch
+from safetensors.torch import save_file
+from fusion_eval.merge.engine import AlignedPool, Loop, MergedCheckpoint
+from fusion_eval.merge.files import open_checkpoint
+from fusion_eval.merge.group import ElementwiseRule
+from fusion_eval.merge.sinks import save_checkpoint
+
+root = sys.argv[1]
+for model in "ab":
+    save_file({f"{index}.weight": torch.ones(4 << 20) for index in range(8)}, f"{root}/{model}.safetensors")
+pool = AlignedPool(None, {model: open_checkpoint(f"{root}/{model}.safetensors") for model in "ab"})
+merged = MergedCheckpoint(ElementwiseRule(lambda group: torch.stack(group.values()).mean(0)), pool)
+print("ready", flush=True)
+input()
+save_checkpoint(merged, f"{root}/out", loop=Loop(threads=2))
+"""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="no forks beside a GPU")
+@pytest.mark.skipif(not Path(f"/proc/self/task/{os.getpid()}/children").exists(), reason="needs /proc with children")
+def test_processes_share_their_memory_and_need_a_few_slices_more(tmp_path: Path, repo_root: Path) -> None:
+    """A merge of 2 x 128 MiB; the pages that processes share are counted once."""
+    command, pipe = [sys.executable, "-c", _LARGE, str(tmp_path)], subprocess.PIPE
+    with subprocess.Popen(command, cwd=repo_root, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        before = anonymous(process.pid)[1]
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        found = [(0, 0.0)]
+        while process.poll() is None:
+            found.append(anonymous(process.pid))
+            time.sleep(0.002)
+    assert process.returncode == 0
+    assert max(count for count, _ in found) == 3
+    assert max(peak for _, peak in found) - before < 64
+
+
+def anonymous(process: int) -> tuple[int, float]:
+    """A process and its children: how many, and their anonymous memory in MiB."""
+    try:
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        texts = [Path(f"/proc/{each}/smaps_rollup").read_text() for each in (process, *children)]
+    except OSError:  # one has just ended
+        return 0, 0.0
+    lines = [line.split() for text in texts for line in text.splitlines() if line.startswith("Pss_Anon")]
+    return len(texts), sum(int(line[1]) for line in lines) / 1024
+
+
 def running(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
