@@ -219,16 +219,14 @@ def video_frames(path: str | Path, count: int, where: str = "video") -> list[Any
     """
     from PIL import Image
 
-    readers = (_read_pyav, _read_opencv)
-    for read in readers:
+    for read in (_read_pyav, _read_opencv):
         try:
-            frames = read(str(path))
+            frames = read(str(path), count)
         except ImportError:
             continue
         if not frames:
             raise DataError(Fault(where, f"{path} has no frames that can be read", "a video file"))
-        picks = sorted({round(i) for i in np.linspace(0, len(frames) - 1, min(count, len(frames)))})
-        return [Image.fromarray(frames[i]) for i in picks]
+        return [Image.fromarray(frame) for frame in frames]
     raise missing_dependency("av", "multimodal", f"{where}: decoding {path} (PyAV or OpenCV)")
 
 
@@ -240,29 +238,45 @@ def sampled(medium: Media, count: int) -> Media:
     return Media("video", digest_of(medium.digest.encode(), count), Deferred(lambda: video_frames(path, count)))
 
 
-def _read_pyav(path: str) -> list[Any]:
+def _picks(total: int, count: int) -> set[int]:
+    """Places of frames at even distances, the first and the last among them."""
+    return {round(place) for place in np.linspace(0, total - 1, min(count, total))} if total else set()
+
+
+def _read_pyav(path: str, count: int) -> list[Any]:
+    """The frames that are picked; the others are decoded and let go, so that a long video needs no memory."""
     import av
 
     try:
         with av.open(path) as container:
-            return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+            total = sum(1 for _ in container.decode(video=0))
+        picks = _picks(total, count)
+        with av.open(path) as container:
+            frames = enumerate(container.decode(video=0))
+            return [frame.to_ndarray(format="rgb24") for place, frame in frames if place in picks]
     except (av.error.FFmpegError, IndexError) as error:
         raise DataError(Fault(path, f"cannot be decoded: {error}", "a video file")) from error
 
 
-def _read_opencv(path: str) -> list[Any]:
+def _read_opencv(path: str, count: int) -> list[Any]:
+    """The frames that are picked."""
     import cv2
 
     capture = cv2.VideoCapture(path)
+    total = 0
+    while capture.grab():
+        total += 1
+    capture.release()
+    picks = _picks(total, count)
+    capture = cv2.VideoCapture(path)
     frames: list[Any] = []
     try:
-        while True:
-            there, frame = capture.read()
-            if not there:
-                return frames
-            frames.append(cv2.cvtColor(frame, cv2.COLOR_BGR2RGB))
+        for place in range(total):
+            if capture.grab() and place in picks:
+                frames.append(cv2.cvtColor(capture.retrieve()[1], cv2.COLOR_BGR2RGB))
     finally:
         capture.release()
+    return frames
 
 
 def size_of(media: Media) -> int:

@@ -79,13 +79,52 @@ def test_a_few_frames_of_a_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     path.write_bytes(b"film")
     reads: list[str] = []
     frames = [np.full((2, 3, 3), i, dtype=np.uint8) for i in range(9)]
-    monkeypatch.setattr(visual, "_read_pyav", lambda name: reads.append(name) or frames)
+
+    def read(name: str, count: int) -> list[Any]:
+        reads.append(name)
+        return [frames[place] for place in sorted(visual._picks(len(frames), count))]
+
+    monkeypatch.setattr(visual, "_read_pyav", read)
     whole = media_of(str(path), "x")
     part = visual.sampled(whole, 3)
     assert part.digest not in (whole.digest, visual.sampled(whole, 4).digest)
     assert reads == []
     assert [frame.getpixel((0, 0))[0] for frame in part.value] == [0, 4, 8]
     assert visual.sampled(media_of(RED, "x"), 3).kind == "image"
+
+
+@pytest.mark.parametrize("reader", ["av", "cv2"])
+def test_a_real_video_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
+    av = pytest.importorskip("av")
+    pytest.importorskip(reader)
+    path = tmp_path / "grey.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for level in range(0, 250, 25):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), level, dtype=np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    if reader == "cv2":
+        monkeypatch.setitem(__import__("sys").modules, "av", None)
+    first, middle, last = video_frames(path, 3)
+    assert first.size == (64, 48)
+    levels = [np.asarray(frame).mean() for frame in (first, middle, last)]
+    assert levels == pytest.approx([0, 100, 225], abs=6)
+    assert len(video_frames(path, 99)) == 10
+    (tmp_path / "text.mp4").write_text("no film")
+    with pytest.raises(DataError, match=r"text\.mp4"):
+        video_frames(tmp_path / "text.mp4", 3)
+
+
+def test_a_compressed_sound(tmp_path: Path) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    samples = np.sin(np.arange(800) / 9).astype(np.float32) / 2
+    soundfile.write(tmp_path / "a.flac", samples, 8000)
+    (sound,) = media_list([str(tmp_path / "a.flac")])
+    assert sound.kind == "audio"
+    assert sound.value["sampling_rate"] == 8000
+    assert sound.value["array"] == pytest.approx(samples, abs=1e-3)
 
 
 def test_sounds(tmp_path: Path) -> None:
