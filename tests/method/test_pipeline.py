@@ -106,7 +106,7 @@ def test_options_by_pattern_depth_and_expert(pool):
 
 
 def test_lines_scales_by_depth(pool):
-    merged = Lines(0.1, 0.6).apply(pool)
+    merged = Lines(0.1, 0.6, last=r"^head\.").apply(pool)
     total = lambda name: sum(state[name] - pool.base[name] for state in pool.experts.values())  # noqa: E731
     for name, factor in (("layers.0.conv.weight", 0.1), ("layers.1.linear.weight", 0.7), ("head.weight", 0.7)):
         torch.testing.assert_close(merged[name], pool.base[name] + factor * total(name), rtol=1e-5, atol=1e-6)
