@@ -31,7 +31,6 @@ from fusion_eval.harness.engine.vision_sight import Sight, Way
 from fusion_eval.harness.engine.vision_write import Writer
 from fusion_eval.harness.media import Asked, Conversation, Media
 
-_BATCH = {"cpu": 32, "cuda": 64}
 _QUESTIONS = 16
 Key = tuple[tuple[int, ...] | str | None, tuple[str, ...]]
 
@@ -104,8 +103,7 @@ class VisionLanguageModel:
             self.max_length, name,
         )  # fmt: skip
         self._linears, self._patches = FastLinears(model), FastPatches(model)
-        auto = _BATCH["cpu" if passes.device.type == "cpu" else "cuda"]
-        self.batch_size = batch_size if isinstance(batch_size, int) else auto
+        self.batch_size = batch_size if isinstance(batch_size, int) else passes.rows_that_fit()
         self._rendered: dict[Key, str] = {}
         self._media: dict[str, Media] = {}
         self._fingerprint: str | None = None
@@ -168,10 +166,10 @@ class VisionLanguageModel:
         """Whether a piece comes from a conversation."""
         return (tokens, media) in self._rendered
 
-    def _shown(self, piece: Pair | Prompt, way: Way | None = None) -> Shown:
+    def _shown(self, piece: Pair | Prompt, way: Way | None = None, exact: bool = True) -> Shown:
         tokens = piece.context if isinstance(piece, Pair) else piece.tokens
         media = [self._media[digest] for digest in piece.media]
-        return self.sight.show(self._rendered[tokens, piece.media], media, way)
+        return self.sight.show(self._rendered[tokens, piece.media], media, way, exact)
 
     def plan_scores(self, pieces: Sequence[Pair]) -> list[Work]:
         """Units of the questions about the same pictures; plain text as the engine of text plans it."""
@@ -259,6 +257,7 @@ class VisionLanguageModel:
         with self._linears(), self._patches():
             alone = [bool(settings.other) or self._runs_whole(prompt) for prompt in prompts]
             batch = [prompt for prompt, by_itself in zip(prompts, alone, strict=True) if not by_itself]
+            self.sight.glance([[self._media[digest] for digest in prompt.media] for prompt in batch])
             written = iter(self.writer.write(batch, settings) if batch else [])
             return [
                 self.writer.write_alone(prompt, settings, self.text.tokenizer) if by_itself else next(written)

@@ -16,7 +16,7 @@ from fusion_eval.harness.media import Media
 
 logger = logging.getLogger(__name__)
 _NAMES = {"image": "images", "video": "videos", "audio": "audio"}
-_TYPE_KEYS = ("mm_token_type_ids", "token_type_ids")
+TYPE_KEYS = ("mm_token_type_ids", "token_type_ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Shown:
         types: values per token by keyword (which tokens are pictures).
         tensors: what goes with the pictures, by keyword, as `forward` takes it.
         features: of the pictures, as the model's `get_image_features` gives them; None where `tensors` holds pixels.
+        exact: whether each picture's features were computed by themselves.
     """
 
     tokens: tuple[int, ...]
@@ -38,11 +39,12 @@ class Shown:
     types: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
     features: tuple[Any, ...] | None = None
+    exact: bool = True
 
     @property
     def key(self) -> tuple[Any, ...]:
         """Equal where the same keys and values come out of the prefix."""
-        return self.tokens[: self.prefix], self.media, self.features is None
+        return self.tokens[: self.prefix], self.media, self.features is None, self.exact
 
 
 @dataclass(slots=True)
@@ -66,6 +68,14 @@ class Recent:
         self.limit = limit
         self.held = 0
         self._values: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._values
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._values.clear()
+        self.held = 0
 
     def get(self, key: Any, make: Callable[[], tuple[Any, int]]) -> Any:
         """The value of a key, made where it is not there."""
@@ -128,24 +138,26 @@ class InputMaker:
         row = tuple(out.pop("input_ids")[0].tolist())
         for key in ("attention_mask", "labels"):
             out.pop(key, None)
-        types = {key: tuple(out.pop(key)[0].tolist()) for key in _TYPE_KEYS if key in out}
+        types = {key: tuple(out.pop(key)[0].tolist()) for key in TYPE_KEYS if key in out}
         types = {key: kinds for key, kinds in types.items() if any(kinds)}
         digests = tuple(medium.digest for medium in media)
         return Shown(row, self.prefix_of(row) if media else 0, digests, types, self.moved(out))
 
-    def assembled(self, rendered: str, media: Sequence[Media], pictures: Sequence[Picture]) -> Shown:
+    def assembled(
+        self, rendered: str, media: Sequence[Media], pictures: Sequence[Picture], exact: bool = True
+    ) -> Shown:
         """The same from pictures that were computed before."""
         replacements = [picture.replacement for picture in pictures]
         text = self.processor.get_text_with_replacements([rendered], replacements)[0][0] if pictures else rendered
         row = self.encode(text)
-        typed = [key for key in _TYPE_KEYS if pictures and key in pictures[0].tensors]
+        typed = [key for key in TYPE_KEYS if pictures and key in pictures[0].tensors]
         kinds = tuple(self.processor.create_mm_token_type_ids([list(row)])[0]) if typed else ()
         types = dict.fromkeys(typed, kinds)
-        names = [key for key in (pictures[0].tensors if pictures else ()) if key not in _TYPE_KEYS]
+        names = [key for key in (pictures[0].tensors if pictures else ()) if key not in TYPE_KEYS]
         tensors = {key: torch.cat([picture.tensors[key] for picture in pictures]) for key in names}
         digests = tuple(medium.digest for medium in media)
         features = tuple(picture.features for picture in pictures)
-        return Shown(row, self.prefix_of(row) if media else 0, digests, types, tensors, features or None)
+        return Shown(row, self.prefix_of(row) if media else 0, digests, types, tensors, features or None, exact)
 
     def prefix_of(self, row: Sequence[int]) -> int:
         """Tokens up to and with the last slot; all of them where slots are unknown."""
@@ -157,6 +169,18 @@ class InputMaker:
         """Tensors on the device, pixels in the model's precision."""
         found = {key: value.to(self.device) for key, value in tensors.items() if isinstance(value, torch.Tensor)}
         return {key: value.to(self.dtype) if value.is_floating_point() else value for key, value in found.items()}
+
+    def pictures(self, media: Sequence[Media]) -> tuple[list[str], dict[str, Any], dict[str, torch.Tensor]]:
+        """The texts in the places of pictures' slots, values per token by keyword, and tensors on the device."""
+        values = [[self.value_of(medium)] for medium in media]
+        options: dict[str, Any] = {"padding": True} if len(media) > 1 else {}
+        texts = [str(self.processor.image_token)] * len(media)
+        out = self._called(texts, {"images": values}, {"return_text_replacement_offsets": True, **options})
+        replacements = [offsets[0]["replacement"] for offsets in out.pop("text_replacement_offsets")]
+        types = {key: out.pop(key) for key in TYPE_KEYS if key in out}
+        for key in ("input_ids", "attention_mask"):
+            out.pop(key, None)
+        return replacements, types, self.moved(out)
 
     def call(self, text: str, media: Sequence[Media], **options: Any) -> dict[str, Any]:
         """What the processor makes of one prompt.
@@ -177,19 +201,19 @@ class InputMaker:
             options = {"sampling_rate": given["audio"][0]["sampling_rate"], **options}
             given["audio"] = [sound["array"] for sound in given["audio"]]
         if not self._begins(text):
-            return self._called(text, given, options)
-        return self._called(text, given, {"add_special_tokens": False, **options})
+            return self._called([text], given, options)
+        return self._called([text], given, {"add_special_tokens": False, **options})
 
-    def _called(self, text: str, given: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    def _called(self, texts: list[str], given: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            return dict(self.processor(text=[text], **given, return_tensors="pt", **options))
+            return dict(self.processor(text=texts, **given, return_tensors="pt", **options))
         except ImportError as error:
             raise missing_dependency("av", "multimodal", f"reading videos ({error})") from error
         except (ValueError, TypeError, KeyError, RuntimeError, OSError) as error:
             kinds = ", ".join(given) or "text"
             raise DataError(
                 Fault(f"processor of '{self.name}'", f"refuses a prompt with {kinds}: {error}", "what it was made for",
-                      f"The prompt: {text[:200]!r}")
+                      f"The prompt: {texts[0][:200]!r}")
             ) from error  # fmt: skip
 
     def _begins(self, text: str) -> bool:

@@ -14,6 +14,8 @@ from fusion_eval.harness.engine.kv import cache_keyword, cache_of, layers_of, ne
 from fusion_eval.harness.engine.trie import Pack
 from fusion_eval.harness.engine.vision_inputs import Shown
 
+_LEAST_ROWS, _MOST_ROWS = 8, 96
+_ROW_BYTES = {"cpu": 2 << 30, "cuda": 8 << 30}
 Layers = list[tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -64,18 +66,27 @@ class Passes:
         self._kinds = frozenset(getattr(config, "layer_types", None) or ())
         self.window = window_of(config)
 
+    def rows_that_fit(self, tokens: int = 1024) -> int:
+        """Prompts of so many tokens whose keys and values take a sensible amount of memory."""
+        config = getattr(self.model.config, "text_config", None) or self.model.config
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        row: int = 2 * config.num_hidden_layers * heads * size * self.dtype.itemsize * tokens
+        room = _ROW_BYTES["cpu" if self.device.type == "cpu" else "cuda"] // row
+        return max(_LEAST_ROWS, min(_MOST_ROWS, room))
+
     @property
     def takes_trees(self) -> bool:
         """Whether its attention is of kinds whose masks are known here."""
         return self._kinds <= {"full_attention", "sliding_attention"}
 
     def features(self, tensors: Mapping[str, torch.Tensor]) -> Any:
-        """Features of one picture, as the model itself computes them."""
+        """Features of pictures, as the model itself computes them."""
         takes = inspect.signature(self.base.get_image_features).parameters
         given = {key: value for key, value in tensors.items() if key in takes}
         with torch.inference_mode():
             output = self.base.get_image_features(**given, return_dict=True)
-        self.work["images_encoded"] = self.work.get("images_encoded", 0) + 1
+        self.work["images_encoded"] = self.work.get("images_encoded", 0) + len(output.pooler_output)
         kept = {"pooler_output": output.pooler_output}
         if getattr(output, "deepstack_features", None) is not None:
             kept["deepstack_features"] = output.deepstack_features
@@ -246,6 +257,18 @@ def side_by_side(prefixes: Sequence[Prefix], width: int) -> Layers:
             pair.append(whole)
         layers.append((pair[0], pair[1]))
     return layers
+
+
+def split(features: Any) -> list[Any]:
+    """Features of several pictures as those of each."""
+    deep = getattr(features, "deepstack_features", None)
+    found = []
+    for i in range(len(features.pooler_output)):
+        kept: dict[str, Any] = {"pooler_output": features.pooler_output[i : i + 1]}
+        if deep is not None:
+            kept["deepstack_features"] = [layer[i : i + 1] for layer in deep]
+        found.append(type(features)(**kept))
+    return found
 
 
 def _joined(features: Sequence[Any]) -> Any:

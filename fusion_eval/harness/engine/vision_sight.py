@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -12,14 +13,15 @@ import torch
 
 from fusion_eval.errors import EvaluationError, Fault, FusionEvalError
 from fusion_eval.harness.engine.trie import Item, build_pack
-from fusion_eval.harness.engine.vision_inputs import InputMaker, Picture, Recent, Shown
-from fusion_eval.harness.engine.vision_passes import Passes, Prefix
+from fusion_eval.harness.engine.vision_inputs import TYPE_KEYS, InputMaker, Picture, Recent, Shown
+from fusion_eval.harness.engine.vision_passes import Passes, Prefix, split
 from fusion_eval.harness.engine.vision_render import Renderer
 from fusion_eval.harness.media import Conversation, Media
 
 logger = logging.getLogger(__name__)
 Way = Literal["features", "prefix", "whole"]
 WAYS: tuple[Way, ...] = ("features", "prefix", "whole")
+_TOGETHER = 32
 _TOLERANCE = {torch.float32: 5e-3, torch.float64: 5e-3}
 
 
@@ -41,6 +43,8 @@ class Sight:
         self.maker = maker
         self.renderer = renderer
         self._pictures = Recent(kept_bytes)
+        self._glanced = Recent(kept_bytes)
+        self._together: bool | None = None
         self._prefixes = Recent(kept_bytes)
         self._given = way
         self._ways: dict[int, Way] = {}
@@ -67,14 +71,106 @@ class Sight:
                 )
         return self._ways[pictures]
 
-    def show(self, rendered: str, media: Sequence[Media], way: Way | None = None) -> Shown:
-        """A rendered prompt as the model reads it."""
+    def show(self, rendered: str, media: Sequence[Media], way: Way | None = None, exact: bool = True) -> Shown:
+        """A rendered prompt as the model reads it.
+
+        Args:
+            rendered: the prompt.
+            media: in its slots.
+            way: see `way`; None to ask there.
+            exact: take no features that were computed together with those of other pictures.
+        """
         self.maker.check_slots(rendered, media)
         way = way or (self.way(media) if media else None)
         if media and way != "features":
             return self.maker.whole(rendered, media)
-        pictures = [self._pictures.get(medium.digest, partial(self._picture, medium)) for medium in media]
-        return self.maker.assembled(rendered, media, pictures)
+        known = [
+            self._glanced if not exact and m.digest not in self._pictures and m.digest in self._glanced
+            else self._pictures for m in media
+        ]  # fmt: skip
+        pictures = [kept.get(m.digest, partial(self._picture, m)) for kept, m in zip(known, media, strict=True)]
+        return self.maker.assembled(rendered, media, pictures, all(kept is self._pictures for kept in known))
+
+    def glance(self, shown: Sequence[Sequence[Media]]) -> None:
+        """Compute what is not known yet of the pictures of several prompts, some at a time, as far as the model can."""
+        media = {m.digest: m for row in shown if row and self.way(row) == "features" for m in row}
+        new = [m for digest, m in media.items() if digest not in self._pictures and digest not in self._glanced]
+        if len(new) < 2 or not self.sees_together:
+            return
+        parts: list[list[Media]] = [[]]
+        area = 0
+        for medium in new:
+            held = replace(medium, held=medium.value)
+            width, height = getattr(held.value, "size", (0, 0))
+            if parts[-1] and (area + width * height > self._area or len(parts[-1]) >= _TOGETHER):
+                parts.append([])
+                area = 0
+            parts[-1].append(held)
+            area += width * height
+        try:
+            for part in parts:
+                for medium, picture in zip(part, self._several(part), strict=True):
+                    self._glanced.get(medium.digest, partial(_sized, picture))
+        except torch.OutOfMemoryError:
+            self._together = False
+            self._forget()
+
+    def _forget(self) -> None:
+        """Give back what is kept."""
+        for kept in (self._pictures, self._glanced, self._prefixes):
+            kept.clear()
+        torch.cuda.empty_cache()
+
+    @property
+    def _area(self) -> int:
+        """Pixels of pictures that are computed together."""
+        return 4 * 224 * 224 * (1 if self.passes.device.type == "cpu" else 16)
+
+    @property
+    def sees_together(self) -> bool:
+        """Whether several pictures at once give each what it gives alone (found out on two small ones)."""
+        if self._together is None:
+            media = [_noise(0), _noise(1)]
+            kept = dict(self.passes.work)
+            try:
+                alone = [self._picture(medium)[0] for medium in media]
+                self._together = all(map(self._alike, alone, self._several(media)))
+            except torch.OutOfMemoryError:
+                raise
+            except (FusionEvalError, RuntimeError, ValueError, TypeError, KeyError, IndexError) as error:
+                logger.debug("pictures are computed one by one: %s", error)
+                self._together = False
+            finally:
+                self.passes.work.clear()
+                self.passes.work.update(kept)
+        return self._together
+
+    def _alike(self, one: Picture, other: Picture) -> bool:
+        """Whether two computations of a picture agree."""
+        if one.replacement != other.replacement or one.tensors.keys() != other.tensors.keys():
+            return False
+        if not all(torch.equal(one.tensors[key], other.tensors[key]) for key in one.tensors if key not in TYPE_KEYS):
+            return False
+        limit = _TOLERANCE.get(self.passes.dtype, 0.1)
+        pairs = zip(_tensors(one.features), _tensors(other.features), strict=True)
+        return all(a.shape == b.shape and bool((a - b).abs().max() <= limit * a.abs().max()) for a, b in pairs)
+
+    def _several(self, media: Sequence[Media]) -> list[Picture]:
+        """Pictures computed in one pass.
+
+        Raises:
+            ValueError: the processor or the model does not tell them apart.
+        """
+        replacements, types, tensors = self.maker.pictures(media)
+        features = split(self.passes.features(tensors))
+        small = {key: value for key, value in tensors.items() if not key.startswith("pixel")}
+        count = len(media)
+        if len(features) != count or any(len(value) != count for value in small.values()):
+            raise ValueError("pictures that are processed together are not told apart")
+        return [
+            Picture(replacements[i], {**types, **{key: value[i : i + 1] for key, value in small.items()}}, features[i],
+                    _bytes_of(features[i])) for i in range(count)
+        ]  # fmt: skip
 
     def prefix(self, shown: Shown) -> Prefix:
         """What is kept of a prompt up to its last picture, computed by itself and once for as long as it is needed."""
@@ -88,16 +184,21 @@ class Sight:
         return kept
 
     def _picture(self, medium: Media) -> tuple[Picture, int]:
-        out = self.maker.call(self.maker.processor.image_token, [medium], return_text_replacement_offsets=True)
-        replacement = out["text_replacement_offsets"][0][0]["replacement"]
-        types = {key: value for key, value in out.items() if key in ("mm_token_type_ids", "token_type_ids")}
-        for key in ("input_ids", "attention_mask", "text_replacement_offsets", *types):
-            out.pop(key, None)
-        tensors = self.maker.moved(out)
+        try:
+            return self._computed(medium)
+        except torch.OutOfMemoryError:
+            self._forget()
+        try:
+            return self._computed(medium)
+        except torch.OutOfMemoryError as error:
+            found = f"does not suffice for image {medium.digest[:12]}"
+            raise EvaluationError(Fault("memory", found, do="Use a smaller picture or a larger device.")) from error
+
+    def _computed(self, medium: Media) -> tuple[Picture, int]:
+        replacements, types, tensors = self.maker.pictures([medium])
         features = self.passes.features(tensors)
         small = {key: value for key, value in tensors.items() if not key.startswith("pixel")}
-        picture = Picture(replacement, {**types, **small}, features, _bytes_of(features))
-        return picture, picture.bytes
+        return _sized(Picture(replacements[0], {**types, **small}, features, _bytes_of(features)))
 
     def _trial(self, pictures: int) -> Way:
         """The first way that gives what the model's own `forward` gives over whole prompts."""
@@ -161,6 +262,13 @@ def _noise(number: int) -> Media:
 
 
 def _bytes_of(features: Any) -> int:
+    return sum(t.numel() * t.element_size() for t in _tensors(features))
+
+
+def _tensors(features: Any) -> list[torch.Tensor]:
     parts = [features.pooler_output, *(getattr(features, "deepstack_features", None) or ())]
-    tensors = [t for part in parts for t in ([part] if isinstance(part, torch.Tensor) else part)]
-    return sum(t.numel() * t.element_size() for t in tensors)
+    return [t for part in parts for t in ([part] if isinstance(part, torch.Tensor) else part)]
+
+
+def _sized(picture: Picture) -> tuple[Picture, int]:
+    return picture, picture.bytes

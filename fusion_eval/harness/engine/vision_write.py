@@ -28,17 +28,18 @@ class Writer:
     Args:
         sight: the model.
         decoder: (hooks) -> a decoder of the same model.
-        shown: a prompt as the model reads it, the given way.
+        shown: (prompt, way, exact) -> the prompt as the model reads it.
         max_length: tokens that the model takes.
         name: of the model, for messages.
     """
 
     def __init__(
-        self, sight: Sight, decoder: Callable[[Hooks], Decoder], shown: Callable[[Prompt, Way | None], Shown],
+        self, sight: Sight, decoder: Callable[[Hooks], Decoder], shown: Callable[[Prompt, Way | None, bool], Shown],
         max_length: int, name: str,
     ) -> None:  # fmt: skip
         self.sight = sight
         self.shown = shown
+        self._prompts: dict[Any, Prompt] = {}
         self.max_length = max_length
         self.name = name
         tie = _TIE.get(sight.passes.dtype, 1e-2)
@@ -48,11 +49,12 @@ class Writer:
 
     def write(self, prompts: Sequence[Prompt], settings: Settings) -> list[str]:
         """One text per prompt, cut at its stop strings."""
+        self._prompts.clear()
         return self.decoder.run(prompts, settings)
 
     def write_alone(self, prompt: Prompt, settings: Settings, tokenizer: Any) -> str:
         """The same by the model's own `generate`: beams, penalties, or a model whose parts cannot be used apart."""
-        shown = self.shown(prompt, "whole")
+        shown = self.shown(prompt, "whole", True)
         room = require_room(shown, self.max_length, self.name)
         keywords = {**settings.other, **settings.options, "do_sample": settings.sampled}
         keywords.pop("max_length", None)
@@ -71,8 +73,9 @@ class Writer:
         return self.decoder.finish(output[0, tokens.shape[1] :].tolist(), settings)
 
     def _row(self, position: int, prompt: Prompt) -> Row:
-        shown = self.shown(prompt, None)
+        shown = self.shown(prompt, None, False)
         room = require_room(shown, self.max_length, self.name)
+        self._prompts[shown.key] = prompt
         return Row(position, shown.tokens, prompt.seed, room=room, source=shown)
 
     def _prefill(self, rows: Sequence[Row], new_tokens: int) -> State:
@@ -120,6 +123,8 @@ class Writer:
     def _settle(self, row: Row) -> int:
         """The best next token by passes over this row alone."""
         shown: Shown = row.source
+        if not shown.exact:
+            shown = self.shown(self._prompts[shown.key], None, True)
         prefix = self.sight.prefix(shown)
         tokens = np.array((*row.tokens, *row.new), dtype=np.int64)
         pack = build_pack([Item(0, tokens, (0,))], prefix.length)
