@@ -19,6 +19,7 @@ from torch import Tensor
 from fusion_eval.merge.checkpoint import Checkpoint
 from fusion_eval.merge.helpers import THREAD_NAME as _NAME
 from fusion_eval.merge.helpers import Helper, helpers, leave_if_alone, may_fork
+from fusion_eval.merge.watched import bytes_bar
 
 _Item = TypeVar("_Item")
 
@@ -284,8 +285,5 @@ def _bar(shown: bool, checkpoint: Checkpoint, batches: Sequence[Sequence[str]]) 
     if not shown:
         yield lambda done: None
         return
-    from tqdm import tqdm
-
-    total = sum(checkpoint.spec(name).nbytes for batch in batches for name in batch)
-    with tqdm(total=total, desc="merge", unit="B", unit_scale=True, leave=False) as bar:
-        yield bar.update
+    with bytes_bar(sum(checkpoint.spec(name).nbytes for batch in batches for name in batch)) as update:
+        yield update

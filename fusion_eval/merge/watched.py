@@ -55,8 +55,17 @@ def watched(checkpoint: Checkpoint, *, shown: bool) -> Iterator[Checkpoint]:
     if not shown:
         yield checkpoint
         return
+    with bytes_bar(sum(checkpoint.spec(name).nbytes for name in checkpoint)) as update:
+        yield Watched(checkpoint, update)
+
+
+@contextmanager
+def bytes_bar(total: int) -> Iterator[Callable[[int], object]]:
+    """A bar of bytes per second on the error stream, which is told how many more were done."""
     from tqdm import tqdm
 
-    total = sum(checkpoint.spec(name).nbytes for name in checkpoint)
-    with tqdm(total=total, desc="merge", unit="B", unit_scale=True, leave=False) as bar:
-        yield Watched(checkpoint, bar.update)
+    class Bar(tqdm):
+        monitor_interval = 0  # a thread that watched over it would keep later merges from forking
+
+    with Bar(total=total, desc="merge", unit="B", unit_scale=True, leave=False) as bar:
+        yield bar.update
