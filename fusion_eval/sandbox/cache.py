@@ -13,7 +13,7 @@ from pathlib import Path
 from fusion_eval.errors import Fault, OutputError
 from fusion_eval.sandbox.program import Status, Verdict
 
-VERSION = 1  # raised whenever a change of the sandbox can change a verdict
+VERSION = 2  # raised whenever a change of the sandbox can change a verdict
 _KEPT = (Status.PASSED, Status.FAILED, Status.OUT_OF_MEMORY, Status.KILLED, Status.OPAQUE)
 
 

@@ -7,6 +7,7 @@ import datetime
 import decimal
 import enum
 import fractions
+import itertools
 import json
 import math
 
@@ -121,3 +122,21 @@ def test_depth_is_bounded() -> None:
 def test_the_decoder_refuses_what_the_encoder_does_not_write(data: object) -> None:
     with pytest.raises((ValueError, TypeError)):
         decode(data)
+
+
+@pytest.mark.parametrize(
+    ("value", "items"),
+    [
+        (itertools.chain([1], "a"), [1, "a"]), (itertools.combinations([1, 2, 3], 2), [(1, 2), (1, 3), (2, 3)]),
+        (itertools.accumulate([1, 2]), [1, 3]), (itertools.islice(itertools.count(), 2), [0, 1]),
+        (iter(b"a"), [97]), (reversed({1: 2, 3: 4}), [3, 1]), (iter(collections.deque([1])), [1]),
+    ],
+)  # fmt: skip
+def test_iterators_of_the_library_cross_as_iterators(value: object, items: list[object]) -> None:
+    found = crossed(value)
+    assert found != items
+    assert list(found) == items
+
+
+def test_groups_cross_with_their_items() -> None:
+    assert [(key, list(group)) for key, group in crossed(itertools.groupby("aab"))] == [("a", ["a", "a"]), ("b", ["b"])]

@@ -76,6 +76,11 @@ def test_exceptions_cross_by_their_built_in_base(box: Sandbox) -> None:
     assert box.run([Program(code, test, ("f",))])[0].passed
 
 
+def test_an_exception_that_wants_more_than_a_text_keeps_its_type(box: Sandbox) -> None:
+    test = "try:\n    f()\n    raise SystemError\nexcept UnicodeDecodeError as error:\n    assert error.args\n"
+    assert box.run([Program("def f():\n    return b'\\xff'.decode()\n", test, ("f",))])[0].passed
+
+
 def test_an_argument_that_is_no_plain_data_falls_back(box: Sandbox) -> None:
     verdict = box.run([Program("def f(g):\n    return g(2)\n", "assert f(lambda x: x + 1) == 3\n", ("f",))])[0]
     assert (verdict.status, verdict.integrity) == (Status.PASSED, "in_process")

@@ -10,6 +10,7 @@ import collections
 import datetime
 import decimal
 import fractions
+import itertools
 import math
 import re
 import types
@@ -138,9 +139,15 @@ _EXACT: dict[type, Callable[[Any, int], Any]] = {
             type(iter(set())),
             type(iter(range(0))),
             type(reversed([])),
+            type(reversed({})),
+            type(reversed(range(0))),
+            type(iter(b"")),
+            type(iter(collections.deque())),
+            *(kind for kind in vars(itertools).values() if isinstance(kind, type) and kind is not itertools.groupby),
         ),
         _iterator,
     ),
+    itertools.groupby: lambda value, depth: _iterator(((key, iter(list(group))) for key, group in value), depth),
 }
 
 

@@ -6,6 +6,8 @@ What comes back is decoded to built-in types, so no object of the candidate can 
 from __future__ import annotations
 
 import builtins
+import contextlib
+import functools
 import importlib
 import json
 import math
@@ -232,10 +234,11 @@ def _value(answer: Any) -> Any:
 
 
 def _rebuilt(kind: type[Exception], detail: str) -> Exception:
-    try:
-        return kind(detail.partition(": ")[2])
-    except TypeError:  # UnicodeDecodeError and others want more than a text
-        return RemoteError(detail)
+    text = detail.partition(": ")[2]
+    for make in (kind, functools.partial(kind.__new__, kind)):  # UnicodeDecodeError and others want more than a text
+        with contextlib.suppress(TypeError):
+            return make(text)
+    return RemoteError(detail)
 
 
 def _overwrite(target: Any, now: Any) -> None:
