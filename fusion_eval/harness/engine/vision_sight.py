@@ -21,7 +21,7 @@ from fusion_eval.harness.media import Conversation, Media
 logger = logging.getLogger(__name__)
 Way = Literal["features", "prefix", "whole"]
 WAYS: tuple[Way, ...] = ("features", "prefix", "whole")
-_TOGETHER = 32
+_TOGETHER, _WORTH = 32, 8
 _TOLERANCE = {torch.float32: 5e-3, torch.float64: 5e-3}
 
 
@@ -95,7 +95,7 @@ class Sight:
         """Compute what is not known yet of the pictures of several prompts, some at a time, as far as the model can."""
         media = {m.digest: m for row in shown if row and self.way(row) == "features" for m in row}
         new = [m for digest, m in media.items() if digest not in self._pictures and digest not in self._glanced]
-        if len(new) < 2 or not self.sees_together:
+        if len(new) < 2 or not self._gains(new[0]) or not self.sees_together:
             return
         parts: list[list[Media]] = [[]]
         area = 0
@@ -120,6 +120,11 @@ class Sight:
         for kept in (self._pictures, self._glanced, self._prefixes):
             kept.clear()
         torch.cuda.empty_cache()
+
+    def _gains(self, medium: Media) -> bool:
+        """Whether so small a picture keeps the device busy only beside others."""
+        width, height = getattr(medium.value, "size", (0, 0))
+        return width * height * _WORTH <= self._area
 
     @property
     def _area(self) -> int:
