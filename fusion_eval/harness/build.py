@@ -211,7 +211,9 @@ def document_error(name: str, doc_id: int, error: Exception) -> FusionEvalError:
     """The error of one document, with the place in the user's code where it arose."""
     where = f"task '{name}', document {doc_id}"
     if isinstance(error, FusionEvalError):
-        return type(error)(*(dataclasses.replace(f, where=f"{where}, {f.where}") for f in error.faults))
+        return type(error)(
+            *(dataclasses.replace(f, where=f"{where}, {f.where}" if f.where else where) for f in error.faults)
+        )
     return DataError(Fault(where, f"{type(error).__name__}: {error}{line_of(error)}"))
 
 

@@ -169,9 +169,24 @@ def _import_error(error: BaseException, where: str, what: str) -> ConfigError | 
     line = _line_in(error, what)
     at = f"{what}:{line}" if line else what
     said = (str(error).strip() or "no message").splitlines()[0]
+    do = _ANTLR if "antlr4" in said else ""
     return ConfigError(
-        Fault(where, f"{at} fails when imported: {type(error).__name__}: {said}", "a module that imports")
+        Fault(where, f"{at} fails when imported: {type(error).__name__}: {said}", "a module that imports", do)
     )
+
+
+_ANTLR: Final = (
+    "Hydra, which the command line needs, holds antlr4 at 4.9: install what the task wants in an environment of its "
+    "own, and run the task there from Python, which needs no Hydra."
+)
+
+
+def installing(error: BaseException) -> str:
+    """How to install what a late import lacks, as a sentence to append; empty for any other error."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    package = error.name.partition(".")[0]
+    return f". Run: pip install {DISTRIBUTIONS.get(package, package)}"
 
 
 def _line_in(error: BaseException, file: str) -> int | None:

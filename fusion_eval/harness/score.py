@@ -9,6 +9,7 @@ from typing import Any
 from fusion_eval.errors import EvaluationError, FusionEvalError
 from fusion_eval.harness.aggregation import Aggregation, bypass
 from fusion_eval.harness.build import BuiltTask, RunOptions, document_error, line_of
+from fusion_eval.harness.function import installing
 from fusion_eval.harness.judge import judged
 from fusion_eval.harness.outcome import MetricValue, SampleRow, TaskOutcome
 from fusion_eval.harness.request import Request
@@ -126,7 +127,9 @@ def _aggregate(
             outcome.failed[f"{metric},{pipeline}"] = str(fault)
             continue
         except Exception as fault:  # noqa: BLE001 - an aggregation of the user's folder; the other metrics go on
-            outcome.failed[f"{metric},{pipeline}"] = f"{type(fault).__name__}: {fault}{line_of(fault)}"
+            outcome.failed[f"{metric},{pipeline}"] = (
+                f"{type(fault).__name__}: {fault}{line_of(fault)}{installing(fault)}"
+            )
             continue
         found = MetricValue(metric, pipeline, _plain(value), error, len(items), outcome.directions.get(metric))
         outcome.values[found.key] = found

@@ -102,7 +102,10 @@ class SourceReader:
             found.append(source.fault)
         for needed in source.needed:
             found += self._import_faults(file, needed)
-        self._faults[file] = list(dict.fromkeys(found))
+        once: dict[tuple[str, str], Fault] = {}
+        for fault in found:  # a package that several lines need is told at the first
+            once.setdefault((fault.where.rpartition(":")[0], fault.found), fault)
+        self._faults[file] = list(once.values())
         return self._faults[file]
 
     def _import_faults(self, file: Path, needed: Needed) -> list[Fault]:

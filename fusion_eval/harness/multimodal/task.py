@@ -15,6 +15,7 @@ from fusion_eval.harness.media import Conversation, Media, Turn
 from fusion_eval.harness.metric import METRICS, Metric
 from fusion_eval.harness.multimodal import results as scores
 from fusion_eval.harness.multimodal.aggregate import peer_aggregation, with_arguments
+from fusion_eval.harness.multimodal.blocks import naming_blocks
 from fusion_eval.harness.multimodal.dialect import prompt_kwargs, style_of, target_kwargs
 from fusion_eval.harness.multimodal.documents import Gallery, call_hook, column_of, own_copy, without_media
 from fusion_eval.harness.multimodal.messages import conversation_of
@@ -119,9 +120,10 @@ class MultimodalTask(ConfigurableTask):
     def doc_to_text(self, doc: Document, doc_to_text: Any = None) -> Any:
         """The question: text, or an index into the choices."""
         template = self.config.doc_to_text if doc_to_text is None else doc_to_text
-        return (
-            self._said(template, doc, self.prompt_kwargs) if callable(template) else super().doc_to_text(doc, template)
-        )
+        if not callable(template):
+            return super().doc_to_text(doc, template)
+        with naming_blocks(self.config, self.setting.names):
+            return self._said(template, doc, self.prompt_kwargs)
 
     def doc_to_target(self, doc: Document, doc_to_target: Any = None) -> Any:
         """The answer: text, an index, a list; nothing where the file has no target."""
@@ -284,6 +286,14 @@ class MultimodalTask(ConfigurableTask):
         if generated:
             return self._score_generated(doc, said[0])
         return super().process_results(doc, results)
+
+    def remark(self, doc: Document) -> str | None:
+        """What is odd about a document's answer; also where a word of the file that is no column is taken for it."""
+        target = self.config.doc_to_target
+        own = callable(self.config.process_results) or self.config.doc_to_choice is not None
+        if not own and isinstance(target, str) and target.isidentifier() and target not in doc:
+            return f"doc_to_target '{target}' is no column, so the word itself is the answer"
+        return super().remark(doc)
 
     def _score_generated(self, doc: Document, result: Any) -> Mapping[str, Any]:
         several = [metric for metric in self._metrics if metric.name == "anls" and metric.builtin]
