@@ -13,6 +13,11 @@ import pytest
 from tests.sandbox.conftest import needs_bubblewrap, needs_landlock, run_corpus
 
 GROWTH_KIB = 64 << 10
+# Without Landlock a plain user's samples may use more of the jail's own /tmp, which is memory, and see one address.
+HELD_BY_LANDLOCK = (
+    "out_write_tmp_x", "out_write_x_above", "out_write_tests_x_above", "out_rename_above", "out_replace_own_folder",
+    "out_get_robust_list",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +70,10 @@ def test_quick_corpus_as_a_plain_user_without_bubblewrap(
 @pytest.mark.parametrize("plain", [False, True])
 def test_whole_corpus(options: tuple[str, ...], plain: bool, corpus: Path, request: pytest.FixtureRequest) -> None:
     python = request.getfixturevalue("plain_python") if plain else [sys.executable]
-    check(run_corpus(python, corpus, *options))
+    found = run_corpus(python, corpus, *options)
+    if plain and "--no-landlock" in options:
+        found["wrong"] = [name for name in found["wrong"] if name not in HELD_BY_LANDLOCK]
+    check(found)
 
 
 @pytest.mark.slow
