@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import hashlib
 import importlib
@@ -159,13 +160,12 @@ def is_task_module(name: str) -> bool:
 
 
 def _import_error(error: BaseException, where: str, what: str) -> ConfigError | MissingDependencyError:
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        package = error.name.partition(".")[0]
-        if package not in _PEERS and importlib.util.find_spec(package) is None:
-            return MissingDependencyError(
-                Fault(where, f"{what} needs the package '{package}', which is not installed",
-                      do=f"Run: pip install {DISTRIBUTIONS.get(package, package)}")
-            )  # fmt: skip
+    package = _lacking(error)
+    if package is not None and package not in _PEERS and importlib.util.find_spec(package) is None:
+        return MissingDependencyError(
+            Fault(where, f"{what} needs the package '{package}', which is not installed",
+                  do=f"Run: pip install {DISTRIBUTIONS.get(package, package)}")
+        )  # fmt: skip
     line = _line_in(error, what)
     at = f"{what}:{line}" if line else what
     said = (str(error).strip() or "no message").splitlines()[0]
@@ -173,6 +173,25 @@ def _import_error(error: BaseException, where: str, what: str) -> ConfigError | 
     return ConfigError(
         Fault(where, f"{at} fails when imported: {type(error).__name__}: {said}", "a module that imports", do)
     )
+
+
+def _lacking(error: BaseException) -> str | None:
+    """The package that an import asks for, also where the file went on without it until it needed its name."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return error.name.partition(".")[0]
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    file = Path(trace.tb_frame.f_code.co_filename) if trace is not None else None
+    if not isinstance(error, NameError) or file is None or not file.is_file():
+        return None
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and not getattr(node, "level", 0):
+            bound = {alias.asname or alias.name.partition(".")[0]: alias.name for alias in node.names}
+            if error.name in bound:
+                whole = bound[error.name] if isinstance(node, ast.Import) else node.module or ""
+                return whole.partition(".")[0] or None
+    return None
 
 
 _ANTLR: Final = (

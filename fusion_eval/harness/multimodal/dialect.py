@@ -26,6 +26,9 @@ EXTRA_KEYS: Final = frozenset({
 })  # fmt: skip
 """Keys of multimodal task files that language task files do not have."""
 
+SHOWN: Final = ("d170", "dc100", "dc200", "llava_wilder", "livebench")
+"""Parts of names of tasks whose `process_results` gets the pictures in forks of 2024, which had no key for it."""
+
 _LARGE: Final = 1 << 20
 OUTPUT_TYPES: Final = (
     "generate_until", "multiple_choice", "loglikelihood", "generate_until_multi_round", "generate_visual_cot",

@@ -16,7 +16,7 @@ from fusion_eval.harness.metric import METRICS, Metric
 from fusion_eval.harness.multimodal import results as scores
 from fusion_eval.harness.multimodal.aggregate import peer_aggregation, with_arguments
 from fusion_eval.harness.multimodal.blocks import naming_blocks
-from fusion_eval.harness.multimodal.dialect import prompt_kwargs, style_of, target_kwargs
+from fusion_eval.harness.multimodal.dialect import SHOWN, prompt_kwargs, style_of, target_kwargs
 from fusion_eval.harness.multimodal.documents import Gallery, call_hook, column_of, own_copy, without_media
 from fusion_eval.harness.multimodal.messages import conversation_of
 from fusion_eval.harness.multimodal.metrics import anls
@@ -100,7 +100,8 @@ class MultimodalTask(ConfigurableTask):
 
     @property
     def _scores_media(self) -> bool:
-        return bool(self.config.extra.get("process_results_use_image"))
+        named = self.style == "eagle" and any(part in (self.config.task or "") for part in SHOWN)
+        return named or bool(self.config.extra.get("process_results_use_image"))
 
     def set_fewshot_seed(self, seed: int | None = None) -> None:
         """Start the sampler of shots anew, where there are shots."""

@@ -6,9 +6,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import datasets
 import pytest
 
-from fusion_eval.errors import DataError
+from fusion_eval.errors import DataError, MissingDependencyError
+from fusion_eval.harness.multimodal.dialect import Style
+from fusion_eval.harness.multimodal.setting import Setting
 from tests.harness.multimodal.conftest import BASE, Folder
 from tests.harness.multimodal.scripted import ScriptedModel
 
@@ -82,3 +85,47 @@ def test_what_an_aggregation_lacks_is_told_with_how_to_install_it(task: Callable
     outcome = task(listed, LATE).run("mine")
     (failed,) = outcome.tasks["mine"].failed.values()
     assert failed.endswith("utils.py:3. Run: pip install no_such_package_of_mine")
+
+
+SOFT = """
+try:
+    from no_such_package_of_mine.part import Node
+except ImportError:
+    pass
+
+
+class Tree:
+    def walk(self, node: Node):
+        return node
+
+
+def results(doc, results):
+    return {"seen": float("path" in doc)}
+"""
+
+
+def test_a_package_that_a_file_first_goes_on_without_is_named(task: Callable[..., Folder]) -> None:
+    written = task("process_results: !function utils.results\n", SOFT)
+    with pytest.raises(MissingDependencyError, match="pip install no_such_package_of_mine"):
+        written.run("mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "style", "seen"), [("dc100_en", "eagle", 1.0), ("dc1", "eagle", 0.0), ("dc100_en", "current", 0.0)]
+)
+def test_pictures_reach_the_scores_of_tasks_that_had_no_key_for_it(
+    folder: Folder, name: str, style: Style, seen: float
+) -> None:
+    features = datasets.Features({"id": datasets.Value("int64"), "question": datasets.Value("string"),
+                                  "picture": datasets.Image()})  # fmt: skip
+    pictures = [str(path) for path in sorted(folder.root.glob("*.png"))]
+    rows = {"id": list(range(6)), "question": ["Say red"] * 6, "picture": pictures}
+    datasets.Dataset.from_dict(rows, features=features).to_parquet(folder.root / "data.parquet")
+    base = BASE.replace("data.jsonl", "data.parquet").replace("path\ndoc", "picture\ndoc").replace("answer", "question")
+    listed = "metric_list:\n  - metric: seen\n    aggregation: mean\n"
+    folder.write(
+        mine__yaml=f"task: {name}\n{base}{listed}process_results: !function utils.results\n",
+        utils__py="def results(doc, results):\n    return {'seen': float('picture' in doc)}\n",
+    )  # fmt: skip
+    found = folder.run(name, setting=Setting(style=style)).tasks[name].values["seen,none"].value
+    assert found == seen
