@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from fusion_eval.config_path import config_dir
+from fusion_eval.errors import FusionEvalError
 from tests.program.running import run
 
 EXPERIMENTS = {path.stem: path.read_text(encoding="utf-8") for path in (config_dir() / "experiment").glob("*.yaml")}
 SCRIPTS = {
     name: found[1] for name, text in EXPERIMENTS.items() if (found := re.search(r"First run: (scripts/\w+)", text))
 }
+HUB = {name for name in EXPERIMENTS if name.startswith("mergebench")}  # their models and data are on the hub only
+MISSING = re.compile("hub|is not installed|confirm_run_unsafe_code")
 
 
 def ran(name: str, folder: Path) -> None:
@@ -29,9 +32,18 @@ def test_there_are_experiments() -> None:
     assert "digits_ties" in EXPERIMENTS
 
 
-@pytest.mark.parametrize("name", sorted(set(EXPERIMENTS) - set(SCRIPTS)))
+@pytest.mark.parametrize("name", sorted(set(EXPERIMENTS) - set(SCRIPTS) - HUB))
 def test_the_experiment_runs(name: str, tmp_path: Path) -> None:
     ran(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(HUB))
+def test_only_the_hub_is_missing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(FusionEvalError) as refused:
+        ran(name, tmp_path / "out")
+    assert refused.value.faults
+    assert [str(fault) for fault in refused.value.faults if not MISSING.search(str(fault))] == []
 
 
 @pytest.mark.slow

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -187,9 +189,10 @@ def test_a_sample_that_ends_its_server_twice_is_not_scored(can_run: None, monkey
         box.run([double(RIGHT)])
         feed = box._pool._feed
 
-        def deadly(worker: object, jobs: object, waiting: object) -> None:
-            feed(worker, jobs, waiting)
+        def deadly(worker: Any, jobs: object, waiting: object) -> None:
             os.killpg(worker._process.pid, 9)
+            select.select([worker.socket], [], [], 30)  # until the jail has hung up
+            feed(worker, jobs, waiting)
 
         monkeypatch.setattr(box._pool, "_feed", deadly)
         verdict = box.run([double(RIGHT + "##")])[0]
