@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 transformers = pytest.importorskip("transformers")
 
-from fusion_eval.errors import ConfigError  # noqa: E402
+from fusion_eval.errors import CheckpointError, ConfigError  # noqa: E402
 from fusion_eval.merge.files import open_checkpoint  # noqa: E402
 from fusion_eval.method.passthrough import Passthrough  # noqa: E402
 from fusion_eval.modelpool.mixture import MixturePool  # noqa: E402
@@ -85,3 +89,153 @@ def test_faults_come_at_once(tmp_path, models):
     assert "Did you mean 'hidden'" in told
     assert "Did you mean 'source_model'?" in told
     assert "1 experts" in told
+
+
+SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+KINDS = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
+MADE = [
+    ("llama", None, "Mixtral"),
+    ("llama", "qwen2_moe", "Qwen2Moe"),
+    ("mistral", None, "Mixtral"),
+    ("mistral", "qwen2_moe", "Qwen2Moe"),
+    ("qwen2", None, "Qwen2Moe"),
+    ("qwen3", None, "Qwen3Moe"),
+]
+TOKENS = torch.tensor([[5, 9, 33, 7, 1, 2, 30]])
+
+
+def dense_model(kind, folder, seed=0, **more):
+    """A tiny dense model, saved, whose biases and norms are no constants."""
+    torch.manual_seed(seed)
+    heads = {"head_dim": 8} if kind == "qwen3" else {}
+    config = getattr(transformers, f"{KINDS[kind]}Config")(**{**SIZES, **heads, "num_key_value_heads": 2, **more})
+    model = getattr(transformers, f"{KINDS[kind]}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.save_pretrained(folder)
+    return model
+
+
+def mixture_pool(folder, base, experts, seed=0, **more):
+    items = [expert if isinstance(expert, dict) else {"source_model": str(expert)} for expert in experts]
+    recipe = {"base_model": str(base), "gate_mode": "random", "experts": items, **more}
+    (folder / "moe.yml").write_text(yaml.safe_dump(recipe))
+    return MixturePool(str(folder / "moe.yml"), seed)
+
+
+def saved(pool, folder):
+    """The model that transformers loads from what the pool saves; it finds every key and no other."""
+    pool.save(Passthrough().apply(pool), folder)
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert not info["mismatched_keys"]
+    return model.eval()
+
+
+@torch.no_grad()
+def assert_answers_alike(model, dense):
+    torch.testing.assert_close(model(TOKENS).logits, dense(TOKENS).logits, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "architecture", "made"), MADE)
+@settings(max_examples=4, deadline=None)
+@given(experts=st.integers(2, 4), used=st.integers(1, 4), tied=st.booleans(), seed=st.integers(0, 99))
+def test_equal_experts_of_any_kind_answer_as_the_dense_model(kind, architecture, made, experts, used, tied, seed):
+    said = {} if architecture is None else {"architecture": architecture}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        dense = dense_model(kind, folder / "base", seed, tie_word_embeddings=tied)
+        pool = mixture_pool(
+            folder, folder / "base", [folder / "base"] * experts, seed, experts_per_token=min(used, experts), **said
+        )
+        model = saved(pool, folder / "moe")
+        assert type(model).__name__ == f"{made}ForCausalLM"
+        assert model.config.num_experts_per_tok == min(used, experts)
+        assert model.config.tie_word_embeddings == tied
+        assert_answers_alike(model, dense)
+        assert_answers_alike(pool.load("mixture"), dense)
+
+
+@torch.no_grad()
+def test_a_shared_expert_answers_behind_its_gate(tmp_path):
+    """Routed experts that are alike give a, the shared one b times its gate's sigmoid; each as scaled."""
+    base, other = dense_model("qwen2", tmp_path / "base"), dense_model("qwen2", tmp_path / "other", 1)
+    experts = [{"source_model": str(tmp_path / "base"), "residual_scale": 0.5}] * 2
+    shared = [{"source_model": str(tmp_path / "other"), "residual_scale": 0.25}]
+    pool = mixture_pool(tmp_path, tmp_path / "base", experts, shared_experts=shared)
+    model = saved(pool, tmp_path / "moe")
+    block, states = model.model.layers[1].mlp, torch.randn(1, 5, 16)
+    gate = pool.checkpoint("mixture")["model.layers.1.mlp.shared_expert_gate.weight"]
+    assert gate.abs().sum() > 0
+    routed, always = base.model.layers[1].mlp(states), other.model.layers[1].mlp(states)
+    expected = 0.5 * routed + torch.sigmoid(states @ gate.T) * 0.25 * always
+    torch.testing.assert_close(block(states), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_shared_experts_prompts_make_its_gate(tmp_path, models):
+    shared = [{"source_model": models["a"], "positive_prompts": ["7 8 9"]}]
+    pool = pool_of(tmp_path, models, "hidden", architecture="qwen2_moe", shared_experts=shared)
+    weights = pool.checkpoint("mixture")
+    gate = weights["model.layers.0.mlp.shared_expert_gate.weight"]
+    assert gate.shape == (1, 32)
+    assert torch.allclose(gate.norm(), torch.tensor(1.0), atol=1e-5)
+    assert weights["model.layers.0.mlp.gate.weight"].shape == (2, 32)
+    own = open_checkpoint(models["a"])["model.layers.0.mlp.up_proj.weight"]
+    assert torch.equal(weights["model.layers.0.mlp.shared_expert.up_proj.weight"], own)
+
+
+def test_noise_is_of_its_size_and_the_same_on_every_run(tmp_path):
+    dense = dense_model("qwen3", tmp_path / "base")
+    noisy = {"source_model": str(tmp_path / "base"), "noise_scale": 0.01}
+    first, again = (mixture_pool(tmp_path, tmp_path / "base", [noisy] * 2).checkpoint("mixture") for _ in range(2))
+    one, two = (f"model.layers.0.mlp.experts.{index}.up_proj.weight" for index in range(2))
+    change = first[one] - dense.model.layers[0].mlp.up_proj.weight
+    assert 0.008 < change.std() < 0.012
+    assert torch.equal(first[one], again[one])
+    assert not torch.equal(first[one], first[two])
+
+
+def test_windows_and_biases_are_those_of_the_dense_model(tmp_path):
+    window = {"use_sliding_window": True, "sliding_window": 3}
+    for kind, layers, more in (("qwen2", 1, {}), ("qwen3", 0, {"attention_bias": True})):
+        dense = dense_model(kind, tmp_path / kind, max_window_layers=layers, **window, **more)
+        pool = mixture_pool(tmp_path, tmp_path / kind, [tmp_path / kind] * 2)
+        assert_answers_alike(saved(pool, tmp_path / f"{kind}-moe"), dense)
+    dense_model("qwen3", tmp_path / "some", max_window_layers=1, **window)
+    with pytest.raises(ConfigError, match="some layers only"):
+        mixture_pool(tmp_path, tmp_path / "some", [tmp_path / "some"] * 2).checkpoint("mixture")
+
+
+def test_what_a_dense_config_leaves_to_defaults_stays_as_it_was(tmp_path):
+    """A Mixtral supposes another base of rotary embeddings, other norms and groups than a Llama."""
+    dense = dense_model("llama", tmp_path / "base", num_key_value_heads=4)
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **SIZES}
+    (tmp_path / "base" / "config.json").write_text(json.dumps(config))
+    assert_answers_alike(
+        saved(mixture_pool(tmp_path, tmp_path / "base", [tmp_path / "base"] * 2), tmp_path / "moe"), dense
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "told"),
+    [
+        ("llama", {"shared_experts": [{"source_model": "x"}]}, "Say architecture: qwen2_moe"),
+        ("qwen3", {"shared_experts": [{"source_model": "x"}]}, "Leave shared_experts out"),
+        ("qwen2", {"architecture": "mixtral"}, "one of qwen2_moe"),
+        ("qwen2", {"architecture": "qwen2_mo"}, "Did you mean 'qwen2_moe'"),
+        ("qwen2", {"shared_experts": [{"source_model": "x"}, {"source_model": "y"}]}, "2 shared experts"),
+        ("qwen2", {"shared_experts": [{"source_model": "x", "residual_scale": "half"}]}, "residual_scale is 'half'"),
+    ],
+)
+def test_what_cannot_be_built_is_told(tmp_path, kind, more, told):
+    dense_model(kind, tmp_path / "base")
+    with pytest.raises(ConfigError, match=told):
+        mixture_pool(tmp_path, tmp_path / "base", [tmp_path / "base"] * 2, **more).checkpoint("mixture")
+
+
+def test_biases_that_the_mixture_lacks_are_told(tmp_path):
+    dense_model("llama", tmp_path / "base", attention_bias=True)
+    with pytest.raises(CheckpointError, match="biases, which a mixtral lacks"):
+        mixture_pool(tmp_path, tmp_path / "base", [tmp_path / "base"] * 2).checkpoint("mixture")
