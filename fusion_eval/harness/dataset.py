@@ -34,14 +34,19 @@ class DataRequest:
         name: the configuration (subset).
         kwargs: further keywords of `datasets.load_dataset`.
         folder: where relative files are looked for besides the working directory and `data_root`.
-        split: the split that a single file without a name stands for.
+        splits: what a file that is named directly stands for: each of them.
     """
 
     path: str
     name: str | None = None
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
-    split: str = "test"
+    splits: tuple[str, ...] = ("test",)
+
+    @property
+    def one_file(self) -> bool:
+        """Whether every split is one and the same file."""
+        return builder_of(self.path) is not None and "data_files" not in self.kwargs
 
 
 @dataclass(slots=True)
@@ -65,7 +70,8 @@ class DataSource:
         Raises:
             DataError: nothing there, or nothing that `datasets` can read.
         """
-        key = json.dumps([request.path, request.name, str(request.folder), dict(request.kwargs)], default=str)
+        parts = [request.path, request.name, str(request.folder), dict(request.kwargs), request.splits]
+        key = json.dumps(parts, default=str)
         if key not in self._loaded:
             self._loaded[key] = self._load(request)
         return self._loaded[key]  # type: ignore[no-any-return]
@@ -85,7 +91,7 @@ class DataSource:
             file = self._existing(path, request)
             if file is None and "data_files" not in kwargs:
                 raise DataError(Fault("dataset_path", f"the file {path} does not exist", self._places(request)))
-            kwargs.setdefault("data_files", {request.split: str(file)})
+            kwargs.setdefault("data_files", dict.fromkeys(request.splits, str(file)))
             if ".tsv" in Path(path).suffixes:
                 kwargs.setdefault("sep", "\t")
             path, name = builder, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +14,14 @@ from fusion_eval.harness.dataset import DataRequest, split_of
 from fusion_eval.harness.spec import FewshotSpec, TaskSpec
 from fusion_eval.harness.task import Document, Task
 
+logger = logging.getLogger(__name__)
+
 
 class YamlDocuments(Task):
     """The data side of a YAML task: splits, processing, and what `doc_to_*` mean."""
 
     _split_docs: dict[str, Any]
+    _one_file: bool = False
 
     def download(self, dataset_kwargs: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
         """Load `self.dataset` from `custom_dataset`, or by path and name."""
@@ -28,8 +32,13 @@ class YamlDocuments(Task):
         if self.DATASET_PATH is None:
             raise DataError(Fault(self.task_name, "names no data", "dataset_path or custom_dataset"))
         folder = spec.source.parent if spec.source else None
-        wanted = spec.test_split or spec.validation_split or "test"
-        request = DataRequest(self.DATASET_PATH, self.DATASET_NAME, dict(dataset_kwargs or {}), folder, wanted)
+        named = (spec.test_split, spec.validation_split, spec.training_split, self.shot.split)
+        splits = tuple(dict.fromkeys(name for name in named if name)) or ("test",)
+        request = DataRequest(self.DATASET_PATH, self.DATASET_NAME, dict(dataset_kwargs or {}), folder, splits)
+        self._one_file = request.one_file
+        if self._one_file and len(splits) > 1:
+            logger.warning("%s: %s is %s at once; no document is its own shot", self.task_name, request.path,
+                           " and ".join(splits))  # fmt: skip
         self.dataset = self._context.data.load(request)
 
     def has_training_docs(self) -> bool:

@@ -88,6 +88,8 @@ class ConfigurableTask(YamlDocuments):
         peer = self.shot.split == self.config.test_split
         if self._context.compat or peer:
             return peer
+        if self._one_file:
+            return self.shot.split is not None or self.shot.samples is None
         if self.shot.split is not None:
             return self.shot.split in (self._test_split() or self.config.validation_split,)
         return self.shot.samples is None and not self.has_training_docs()

@@ -39,7 +39,7 @@ def test_files_lie_beside_the_task_or_in_the_working_directory(tmp_path: Path, m
     monkeypatch.chdir(tmp_path / "here")
     source = DataSource(cache_dir=tmp_path / "cache")
     for name, value, split in (("a.jsonl", 5, "test"), ("b.jsonl", 6, "dev"), ("c.csv", 7, "test")):
-        found = source.load(DataRequest(name, "ignored", {}, tmp_path / "tasks", split))
+        found = source.load(DataRequest(name, "ignored", {}, tmp_path / "tasks", (split,)))
         assert found[split]["x"][:] == [value]
     found = source.load(DataRequest("json", None, {"data_files": {"s": "a.jsonl"}}, tmp_path / "tasks"))
     assert found["s"]["x"][:] == [5]

@@ -38,10 +38,8 @@ dataset_name: default
 training_split: train
 validation_split: validation
 test_split: test
-dataset_kwargs:
-  data_files: {train: data/my_data.jsonl, validation: data/my_data.jsonl, test: data/my_data.jsonl}
 output_type: generate_until
-num_fewshot: 1
+num_fewshot: 4
 batch_size: auto
 doc_to_text: "Question: {{question}}"
 doc_to_target: "{{answer}}"
@@ -252,6 +250,8 @@ def test_every_sample_runs(folder: Path, tiny_llama: Any, tokenizers: dict[str, 
     assert outcome.tasks["perplexity"].values["perplexity,none"].value > 1
     assert list(outcome.groups) == ["my_eval_suite"]
     assert outcome.tasks["my_task"].rows[0].arguments[0][0] == "Question: what is 2+2?\nAnswer:"
+    shown = [row.arguments[0][0] for row in outcome.tasks["my_custom_task"].rows]
+    assert all(text.count(f"q{i}") == 1 for i, text in enumerate(shown))  # four shots, never the document itself
 
 
 def test_a_document_is_never_its_own_shot(
