@@ -64,9 +64,9 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
         table.cast(features).to_parquet(f"{folder}-00000-of-00001.parquet")
         if folder.parent.name != "data":
             name, split = folder.parent.name, folder.name
-            (folder.parent.parent / "README.md").write_text(
-                f"---\nconfigs:\n- config_name: {name}\n  data_files:\n  - split: {split}\n    path: {name}/{split}-*\n---\n"
-            )
+            head = f"---\nconfigs:\n- config_name: {name}\n  data_files:\n"
+            files = f"  - split: {split}\n    path: {name}/{split}-*\n---\n"
+            (folder.parent.parent / "README.md").write_text(head + files)
     return root
 
 
