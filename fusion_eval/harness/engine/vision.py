@@ -15,24 +15,23 @@ from typing import Any
 
 from fusion_eval.harness.engine.causal import ScorerOptions
 from fusion_eval.harness.engine.decode import Decoder
-from fusion_eval.harness.engine.encoder import EMPTY, Encoder
-from fusion_eval.harness.engine.generation import frozen, normalise, thawed
+from fusion_eval.harness.engine.encoder import Encoder
+from fusion_eval.harness.engine.generation import thawed
 from fusion_eval.harness.engine.linear import FastLinears
 from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
 from fusion_eval.harness.engine.transformers_model import TransformersModel, weights_digest
 from fusion_eval.harness.engine.vision_inputs import InputMaker, Shown
 from fusion_eval.harness.engine.vision_passes import Passes
 from fusion_eval.harness.engine.vision_patches import FastPatches
-from fusion_eval.harness.engine.vision_picture import MAX_PIXELS, notes_of
+from fusion_eval.harness.engine.vision_picture import MAX_PIXELS
+from fusion_eval.harness.engine.vision_prompts import Key, SeenPrompts
 from fusion_eval.harness.engine.vision_render import Renderer
 from fusion_eval.harness.engine.vision_score import ChoiceScorer, check_length
-from fusion_eval.harness.engine.vision_settings import plain
 from fusion_eval.harness.engine.vision_sight import Sight, Way
 from fusion_eval.harness.engine.vision_write import Writer
-from fusion_eval.harness.media import Asked, Conversation, Media
+from fusion_eval.harness.media import Conversation
 
 _QUESTIONS = 16
-Key = tuple[tuple[int, ...] | str | None, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Shots:
     pieces: tuple[Any, ...]
 
 
-class VisionLanguageModel:
+class VisionLanguageModel(SeenPrompts):
     """A vision-language model behind the engine protocol; plain text goes through the engine of text.
 
     Args:
@@ -76,6 +75,8 @@ class VisionLanguageModel:
         options: see `VisionOptions`.
     """
 
+    text: TransformersModel
+
     def __init__(
         self, model: Any, processor: Any, *, name: str = "model", batch_size: int | str = "auto",
         max_length: int | None = None, encoder: Encoder | None = None, think_end: str | None = None,
@@ -83,14 +84,15 @@ class VisionLanguageModel:
     ) -> None:  # fmt: skip
         self.options = options or VisionOptions()
         tokenizer = getattr(processor, "tokenizer", processor)
-        self.text = TransformersModel(
+        text = TransformersModel(
             model, tokenizer, name=name, batch_size=batch_size, max_length=max_length, encoder=encoder,
             options=self.options.scorer, think_end=think_end, chat_options=chat_options,
         )  # fmt: skip
+        renderer = Renderer(processor, name, chat_options)
+        super().__init__(text, renderer, self.options.max_new_tokens, self.options.max_pixels)
         self.name = name
-        self.work = self.text.work
-        self.max_length = self.text.max_length
-        self.renderer = Renderer(processor, name, chat_options)
+        self.work = text.work
+        self.max_length = text.max_length
         passes = Passes(model, self.work)
         maker = InputMaker(
             processor, name, lambda text: self.text.encoder.encode([text])[0], dtype=passes.dtype, device=passes.device,
@@ -104,8 +106,6 @@ class VisionLanguageModel:
         )  # fmt: skip
         self._linears, self._patches = FastLinears(model), FastPatches(model)
         self.batch_size = batch_size if isinstance(batch_size, int) else passes.rows_that_fit()
-        self._rendered: dict[Key, str] = {}
-        self._media: dict[str, Media] = {}
         self._fingerprint: str | None = None
 
     @property
@@ -117,54 +117,6 @@ class VisionLanguageModel:
             salt = f"{self.text.encoder.key} {told} {self.renderer.options}"
             self._fingerprint = weights_digest(self.text.model, hashlib.sha256(salt.encode()).hexdigest())
         return self._fingerprint
-
-    def encode_pairs(self, pairs: Sequence[tuple[Asked, str]]) -> list[list[Pair]]:
-        """See `LikelihoodScorer`."""
-        texts = iter(self.text.encode_pairs([(asked, tail) for asked, tail in pairs if isinstance(asked, str)]))
-        return [
-            next(texts) if isinstance(asked, str) else [self._pair(asked, continuation)]
-            for asked, continuation in pairs
-        ]
-
-    def _pair(self, conversation: Conversation, continuation: str) -> Pair:
-        rendered = self.renderer.render(conversation)
-        before, after = self.text.encoder.after(rendered, continuation)
-        media, mark = self._remember(conversation, before, rendered)
-        return Pair(before, after, mark if continuation else EMPTY, media)
-
-    def encode_texts(self, texts: Sequence[str]) -> list[list[Pair]]:
-        """See `LikelihoodScorer`."""
-        return self.text.encode_texts(texts)
-
-    def encode_prompts(self, prompts: Sequence[tuple[Asked, dict[str, Any], int]]) -> list[Prompt]:
-        """See `Generator`."""
-        texts = iter(self.text.encode_prompts([(a, given, seed) for a, given, seed in prompts if isinstance(a, str)]))
-        return [
-            next(texts) if isinstance(asked, str) else self._prompt(asked, given, seed)
-            for asked, given, seed in prompts
-        ]
-
-    def _prompt(self, conversation: Conversation, given: dict[str, Any], seed: int) -> Prompt:
-        rendered = self.renderer.render(conversation)
-        tokens = self.text.encoder.encode([rendered])[0]
-        settings = plain(normalise(given, self.options.max_new_tokens))
-        media, mark = self._remember(conversation, tokens, rendered)
-        return Prompt(rendered, tokens, frozen(settings), seed if settings.sampled else None, mark, media)
-
-    def _remember(
-        self, conversation: Conversation, tokens: tuple[int, ...], rendered: str
-    ) -> tuple[tuple[str, ...], str]:
-        """Digests and marks of what a conversation shows, kept for when its turn comes."""
-        mark = notes_of(conversation.media, self.options.max_pixels)
-        for medium in conversation.media:
-            self._media.setdefault(medium.digest, medium)
-        digests = tuple(medium.digest for medium in conversation.media)
-        self._rendered[tokens, digests] = rendered
-        return digests, mark
-
-    def _asks(self, tokens: tuple[int, ...] | str | None, media: tuple[str, ...]) -> bool:
-        """Whether a piece comes from a conversation."""
-        return (tokens, media) in self._rendered
 
     def _shown(self, piece: Pair | Prompt, way: Way | None = None, exact: bool = True) -> Shown:
         tokens = piece.context if isinstance(piece, Pair) else piece.tokens

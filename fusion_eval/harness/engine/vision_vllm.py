@@ -6,17 +6,16 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from fusion_eval.harness.engine.encoder import EMPTY
-from fusion_eval.harness.engine.generation import cut, frozen, normalise, thawed, without_thoughts
+from fusion_eval.harness.engine.generation import cut, thawed, without_thoughts
 from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
-from fusion_eval.harness.engine.vision_picture import MAX_PIXELS, notes_of, rgb
+from fusion_eval.harness.engine.vision_picture import MAX_PIXELS, rgb
+from fusion_eval.harness.engine.vision_prompts import SeenPrompts
 from fusion_eval.harness.engine.vision_render import Renderer
-from fusion_eval.harness.engine.vision_settings import plain
 from fusion_eval.harness.engine.vllm import VllmModel, score_of_tail
-from fusion_eval.harness.media import Asked, Conversation, Media
+from fusion_eval.harness.media import Media
 
 
-class VisionVllmModel:
+class VisionVllmModel(SeenPrompts):
     """A vision-language model inside vLLM; plain text goes through the engine of text.
 
     Args:
@@ -26,56 +25,15 @@ class VisionVllmModel:
         max_pixels: of one picture; larger ones are refused.
     """
 
+    text: VllmModel
+
     def __init__(
         self, text: VllmModel, processor: Any, max_new_tokens: int = 1024, max_pixels: int = MAX_PIXELS
     ) -> None:
-        self.text = text
+        super().__init__(text, Renderer(processor, text.name, text.chat_options), max_new_tokens, max_pixels)
         self.name = text.name
         self.work = text.work
-        self.max_new_tokens = max_new_tokens
-        self.max_pixels = max_pixels
-        self.renderer = Renderer(processor, text.name, text.chat_options)
-        self._media: dict[str, Media] = {}
-        self._asked: set[tuple[Any, tuple[str, ...]]] = set()
         self.fingerprint = hashlib.sha256(f"{text.fingerprint} {self.renderer.options}".encode()).hexdigest()[:32]
-
-    def encode_pairs(self, pairs: Sequence[tuple[Asked, str]]) -> list[list[Pair]]:
-        """See `LikelihoodScorer`."""
-        texts = iter(self.text.encode_pairs([(asked, tail) for asked, tail in pairs if isinstance(asked, str)]))
-        return [next(texts) if isinstance(asked, str) else [self._pair(asked, tail)] for asked, tail in pairs]
-
-    def _pair(self, conversation: Conversation, continuation: str) -> Pair:
-        rendered = self.renderer.render(conversation)
-        before, after = self.text.encoder.after(rendered, continuation)
-        media, mark = self._remember(conversation, before)
-        return Pair(before, after, mark if continuation else EMPTY, media)
-
-    def encode_texts(self, texts: Sequence[str]) -> list[list[Pair]]:
-        """See `LikelihoodScorer`."""
-        return self.text.encode_texts(texts)
-
-    def encode_prompts(self, prompts: Sequence[tuple[Asked, dict[str, Any], int]]) -> list[Prompt]:
-        """See `Generator`."""
-        texts = iter(self.text.encode_prompts([(a, given, seed) for a, given, seed in prompts if isinstance(a, str)]))
-        return [
-            next(texts) if isinstance(asked, str) else self._prompt(asked, given, seed)
-            for asked, given, seed in prompts
-        ]
-
-    def _prompt(self, conversation: Conversation, given: dict[str, Any], seed: int) -> Prompt:
-        rendered = self.renderer.render(conversation)
-        tokens = self.text.encoder.encode([rendered])[0]
-        settings = plain(normalise(given, self.max_new_tokens))
-        media, mark = self._remember(conversation, tokens)
-        return Prompt(rendered, tokens, frozen(settings), seed if settings.sampled else None, mark, media)
-
-    def _remember(self, conversation: Conversation, tokens: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
-        mark = notes_of(conversation.media, self.max_pixels)
-        for medium in conversation.media:
-            self._media.setdefault(medium.digest, medium)
-        digests = tuple(medium.digest for medium in conversation.media)
-        self._asked.add((tokens, digests))
-        return digests, mark
 
     def plan_scores(self, pieces: Sequence[Pair]) -> list[Work]:
         """See `VllmModel.plan_scores`; questions about the same pictures are neighbours."""
@@ -88,7 +46,7 @@ class VisionVllmModel:
     def score(self, work: Work) -> list[Score]:
         """See `LikelihoodScorer`."""
         pieces: Sequence[Pair] = work.payload
-        seeing = [i for i, piece in enumerate(pieces) if (piece.context, piece.media) in self._asked]
+        seeing = [i for i, piece in enumerate(pieces) if self._asks(piece.context, piece.media)]
         rest = [i for i in range(len(pieces)) if i not in set(seeing)]
         found: dict[int, Score] = {}
         if rest:
