@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -28,17 +28,22 @@ class FastLinears:
     def __init__(self, model: nn.Module) -> None:
         self._pairs: Sequence[tuple[nn.Module, Forward]] = _replacements(model) if available() else ()
 
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
+    def __call__(self) -> AbstractContextManager[None]:
         """Inside, without gradients, the layers multiply with oneDNN."""
-        changed = [(module, forward) for module, forward in self._pairs if "forward" not in module.__dict__]
-        for module, forward in changed:
-            module.forward = forward
-        try:
-            yield
-        finally:
-            for module, _ in changed:
-                del module.forward
+        return replaced(self._pairs)
+
+
+@contextmanager
+def replaced(pairs: Sequence[tuple[Any, Forward]]) -> Iterator[None]:
+    """Inside, modules compute by other functions, unless something else has replaced them already."""
+    changed = [(module, forward) for module, forward in pairs if "forward" not in module.__dict__]
+    for module, forward in changed:
+        module.forward = forward
+    try:
+        yield
+    finally:
+        for module, _ in changed:
+            del module.forward
 
 
 @functools.cache

@@ -7,14 +7,14 @@ patches with the kernel; the general kernels for three axes take several times a
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
 
-Forward = Callable[[torch.Tensor], torch.Tensor]
+from fusion_eval.harness.engine.linear import Forward, replaced
 
 
 class FastPatches:
@@ -29,17 +29,9 @@ class FastPatches:
             (module, functools.partial(_product, module)) for module in model.modules() if _suits(module)
         ]
 
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
+    def __call__(self) -> AbstractContextManager[None]:
         """Inside, patches are multiplied."""
-        changed = [(module, forward) for module, forward in self._pairs if "forward" not in module.__dict__]
-        for module, forward in changed:
-            module.forward = forward
-        try:
-            yield
-        finally:
-            for module, _ in changed:
-                del module.forward
+        return replaced(self._pairs)
 
 
 def _suits(module: nn.Module) -> bool:
