@@ -21,7 +21,7 @@ from fusion_eval.task.task import Task
 from fusion_eval.taskpool.classification_step import ClassificationStep, known_label_range
 from fusion_eval.taskpool.data_sets import HeadSource, as_head_source, name_faults, opened
 from fusion_eval.taskpool.scoring import ITEM_METRICS, averages_over_shared_items, score
-from fusion_eval.taskpool.typed_pool import TypedTaskPool, evaluated, model_info
+from fusion_eval.taskpool.typed_pool import DataSetTaskPool, evaluated, model_info
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -91,7 +91,7 @@ class Measures:
         return {name: offered[name] for name in wanted}
 
 
-class ClassificationTaskPool(TypedTaskPool):
+class ClassificationTaskPool(DataSetTaskPool):
     """Data sets with class labels; subclasses say how an item becomes a model's input.
 
     Args:
@@ -137,22 +137,11 @@ class ClassificationTaskPool(TypedTaskPool):
         """The data set whose items a model can take; may add DataLoader keywords to `options`."""
 
     @property
-    def task_names(self) -> tuple[str, ...]:
-        """The tasks, in order."""
-        return tuple(self._test_datasets)
-
-    @property
     def test_dataloaders(self) -> dict[str, EvaluationLoader]:
         """This rank's batches with item ids, by task."""
         self.setup()
         assert self._loaders is not None
         return self._loaders
-
-    def restrict(self, limit: int | None, fast_dev_run: bool) -> None:
-        """Evaluate only the first `limit` items, or one batch, of each task, on top of what the pool says itself."""
-        limits = [size for size in (limit, self.limit) if size is not None]
-        self.limit = min(limits) if limits else None
-        self.fast_dev_run = self.fast_dev_run or fast_dev_run
 
     def use_heads(self, source: HeadSource) -> None:
         """Take heads from there for the tasks that have none of their own."""

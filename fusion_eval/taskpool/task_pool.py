@@ -18,7 +18,7 @@ from fusion_eval.task.inputs import split_batch
 from fusion_eval.taskpool.data_sets import as_head_source, name_faults, opened
 from fusion_eval.taskpool.measured_task import measured_task
 from fusion_eval.taskpool.measurement import Measurement, MetricArguments, check_targets, measurement
-from fusion_eval.taskpool.typed_pool import TypedTaskPool, evaluated, model_info
+from fusion_eval.taskpool.typed_pool import DataSetTaskPool, evaluated, model_info
 
 _OF_A_TASK = (
     "task",
@@ -42,7 +42,7 @@ class OpenTask:
 
 
 @auto_register_config
-class TaskPool(TypedTaskPool):
+class TaskPool(DataSetTaskPool):
     """One or several tasks, each measured on a data set as `compare` measures it.
 
     Args:
@@ -89,17 +89,6 @@ class TaskPool(TypedTaskPool):
         self._test_datasets = test_datasets
         self._given_heads, self._head_of = heads, None if heads is None else as_head_source(heads)
         self._open: dict[str, OpenTask] | None = None
-
-    @property
-    def task_names(self) -> tuple[str, ...]:
-        """The tasks, in order."""
-        return tuple(self._test_datasets)
-
-    def restrict(self, limit: int | None, fast_dev_run: bool) -> None:
-        """Evaluate only the first `limit` items, or one batch, of each task, on top of what the pool says itself."""
-        limits = [size for size in (limit, self.limit) if size is not None]
-        self.limit = min(limits) if limits else None
-        self.fast_dev_run = self.fast_dev_run or fast_dev_run
 
     def use_heads(self, source: Any) -> None:
         """Take heads from there, unless the pool has its own."""

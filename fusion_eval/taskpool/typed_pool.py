@@ -56,6 +56,25 @@ class TypedTaskPool(LightningFabricMixin, BaseTaskPool):
         return report
 
 
+class DataSetTaskPool(TypedTaskPool):
+    """A pool with one data set for each task, of which fewer items may be evaluated."""
+
+    _test_datasets: Mapping[str, Any]
+    limit: int | None
+    fast_dev_run: bool
+
+    @property
+    def task_names(self) -> tuple[str, ...]:
+        """The tasks, in order."""
+        return tuple(self._test_datasets)
+
+    def restrict(self, limit: int | None, fast_dev_run: bool) -> None:
+        """Evaluate only the first `limit` items, or one batch, of each task, on top of what the pool says itself."""
+        limits = [size for size in (limit, self.limit) if size is not None]
+        self.limit = min(limits) if limits else None
+        self.fast_dev_run = self.fast_dev_run or fast_dev_run
+
+
 def evaluated(
     pool: TypedTaskPool, model: nn.Module, loader: Batches, step: Step, scored: Callable[[Rows], TaskResult], who: str
 ) -> TaskResult:
