@@ -1,4 +1,4 @@
-"""Shares jobs among sandbox servers from one thread, replaces servers that die, repeats starved samples alone."""
+"""Shares jobs among sandbox servers from one thread, replaces servers that die, repeats what neighbours spoilt."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class Pool:
 
     def run(self, jobs: Sequence[dict[str, Any]], done: Done) -> None:
         """Calls `done` with each job's number and outcome, in the order in which they end."""
-        starved: list[int] = []
+        spoilt: list[int] = []
 
         def first(index: int, outcome: dict[str, Any]) -> None:
-            if outcome.get("starved"):
-                starved.append(index)
+            if outcome.get("starved") or outcome.get("crowded"):
+                spoilt.append(index)
             else:
                 done(index, outcome)
 
         self._drive(jobs, deque(range(len(jobs))), self.workers, first)
-        for index in starved:
+        for index in spoilt:
             self._drive(jobs, deque([index]), self.workers[:1], done)
 
     def _drive(self, jobs: Sequence[dict[str, Any]], waiting: deque[int], workers: list[Worker], done: Done) -> None:

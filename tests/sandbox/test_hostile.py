@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,18 @@ HELD_BY_LANDLOCK = (
     "out_write_tmp_x", "out_write_x_above", "out_write_tests_x_above", "out_rename_above", "out_replace_own_folder",
     "out_get_robust_list",
 )  # fmt: skip
+
+GREEDY = """
+def sum_even(xs):
+    import threading, time
+    threading.stack_size(64 << 10)
+    end = time.time() + 0.3
+    while time.time() < end:
+        try:
+            threading.Thread(target=time.sleep, args=(0.3,)).start()
+        except RuntimeError:
+            time.sleep(0.01)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -88,3 +101,19 @@ def test_whole_corpus_on_a_machine_loaded_four_times_over(corpus: Path) -> None:
         for process in load:
             process.kill()
             process.wait()
+
+
+@needs_landlock
+def test_a_neighbour_that_takes_every_thread_costs_no_verdict(corpus: Path, plain_python: list[str]) -> None:
+    whole = json.loads(corpus.read_text(encoding="utf-8"))
+    code = {sample["name"]: sample["code"] for sample in whole["samples"]}
+    greedy = [{"name": f"greedy_{i}", "code": f"{GREEDY}# {i}", "expected": "fail"} for i in range(6)]
+    thirty = code["ok_thirty_threads"]
+    modest = [{"name": f"modest_{i}", "code": f"{thirty}# {i}", "expected": "pass"} for i in range(6)]
+    plain = {"name": "ok_plain", "code": code["ok_plain"], "expected": "pass"}
+    pairs = [sample for pair in zip(greedy, modest, strict=True) for sample in pair]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        mixed = Path(folder) / "mixed.json"
+        mixed.write_text(json.dumps({**whole, "samples": [*pairs, plain]}), encoding="utf-8")
+        check(run_corpus(plain_python, mixed, "--no-bubblewrap"))

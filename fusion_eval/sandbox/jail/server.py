@@ -15,6 +15,7 @@ from fusion_eval.sandbox.jail.wire import Reader, receive_with_fds, send, send_w
 _JOB_CAP = 256 << 20
 KEPT_TESTS = 16
 _CANDIDATE, _TESTS = "candidate", "tests"
+_NO_THREAD = "can't start new thread"  # where samples share their user, a neighbour may have taken the user's last one
 
 
 class Server:
@@ -48,6 +49,7 @@ class Server:
         outcome = run(job)
         outcome["mode"] = mode
         outcome["wall"] = time.monotonic() - start
+        outcome["crowded"] = self.config["shares_user"] and _NO_THREAD in str(outcome.get("detail", ""))
         if scratch.tidy(self.config["root"], self.owners):
             self._renew()
         return outcome
