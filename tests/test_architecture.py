@@ -11,10 +11,11 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "fusion_eval"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-GROUND = {"errors", "log"}
+GROUND = {"errors", "lazy", "log"}
 COMPONENTS = {"build", "mixins"}
 ALLOWED = {
     "errors": set(),
+    "lazy": set(),
     "log": set(),
     "assets": set(),
     "utils": set(),

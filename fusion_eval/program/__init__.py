@@ -5,17 +5,23 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from fusion_eval.lazy import public_name
+
 _WHERE = {
     "BaseProgram": "base_program",
+    "CompareProgram": "compare",
     "EvaluateProgram": "evaluate",
     "FusionProgram": "fusion",
     "InspectProgram": "inspect",
+    "StudyProgram": "study",
 }
+_FORMERLY = {"compare_program": "compare", "study_program": "study", "study_merges": "study"}
+"""Modules that configurations of earlier versions name, and the packages that have their public names now."""
 
 __all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(importlib.import_module(f"fusion_eval.program.{_WHERE[name]}"), name)
-    raise AttributeError(f"module 'fusion_eval.program' has no attribute '{name}'")
+    if name in _FORMERLY:
+        return importlib.import_module(f"{__name__}.{_FORMERLY[name]}")
+    return public_name(__name__, _WHERE, name)

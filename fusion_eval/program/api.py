@@ -19,7 +19,7 @@ from fusion_eval.taskpool.base_pool import BaseTaskPool
 if TYPE_CHECKING:
     from fusion_eval.merge.per_task import TaskCheckpoints
     from fusion_eval.modelpool.saving import MergeRecord
-    from fusion_eval.program.compare import compare as compare
+    from fusion_eval.program.compare.models import compare as compare
 
 Model = nn.Module | Mapping[str, Tensor] | str | Path
 
@@ -129,7 +129,7 @@ def _pool_of(experts: Mapping[str, Model], base: Model | None) -> BaseModelPool:
 
 def __getattr__(name: str) -> Any:
     if name == "compare":
-        from fusion_eval.program.compare import compare
+        from fusion_eval.program.compare.models import compare
 
         return compare
     raise AttributeError(f"module 'fusion_eval.program.api' has no attribute '{name}'")

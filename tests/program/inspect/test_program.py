@@ -18,10 +18,10 @@ from fusion_eval.assets.digits import VIEWS, DigitsDataset, class_codes
 from fusion_eval.build import build
 from fusion_eval.errors import AlignmentError, ConfigError
 from fusion_eval.modelpool import DigitsPool, StateDictPool
-from fusion_eval.program.inspect import InspectProgram
-from fusion_eval.program.inspect_picture import HeatMap, colour, drawn_by_hand
-from fusion_eval.program.inspect_report import InspectReport
-from fusion_eval.program.inspection import Inspection
+from fusion_eval.program.inspect.inspection import Inspection
+from fusion_eval.program.inspect.picture import HeatMap, colour, drawn_by_hand
+from fusion_eval.program.inspect.program import InspectProgram
+from fusion_eval.program.inspect.report import InspectReport
 from tests.program.running import composed, run
 
 

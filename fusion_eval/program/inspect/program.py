@@ -17,9 +17,9 @@ from fusion_eval.merge.engine import AlignedPool, alignment_faults
 from fusion_eval.merge.views import Composed, Part
 from fusion_eval.modelpool.base_pool import BaseModelPool
 from fusion_eval.program.base_program import BaseProgram
-from fusion_eval.program.inspect_folders import folder_differences
-from fusion_eval.program.inspect_report import InspectReport
-from fusion_eval.program.inspection import Inspection
+from fusion_eval.program.inspect.folders import folder_differences
+from fusion_eval.program.inspect.inspection import Inspection
+from fusion_eval.program.inspect.report import InspectReport
 from fusion_eval.report.values import ModelResult
 from fusion_eval.taskpool.base_pool import BaseTaskPool
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fusion_eval.errors import ConfigError, DataError
-from fusion_eval.program.compare_items import scores_of
-from fusion_eval.program.finished_runs import read_runs
+from fusion_eval.program.compare.finished import read_runs
+from fusion_eval.program.compare.items import scores_of
 from fusion_eval.report.values import TaskResult, Value
 from fusion_eval.stats.result import ComparisonResult
 from tests.program.running import run

@@ -14,8 +14,8 @@ from fusion_eval.merge.checkpoint import Checkpoint
 from fusion_eval.method.base_method import Method
 from fusion_eval.modelpool.base_pool import BaseModelPool
 from fusion_eval.program.base_program import BaseProgram
-from fusion_eval.program.compare_items import scores_of
-from fusion_eval.program.finished_runs import read_runs
+from fusion_eval.program.compare.finished import read_runs
+from fusion_eval.program.compare.items import scores_of
 from fusion_eval.program.merged import TaskModels
 from fusion_eval.report.values import ModelResult, TaskResult
 from fusion_eval.stats.compare import compare_metrics

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from fusion_eval.errors import Fault, FusionEvalError, OutputError
+from fusion_eval.program.compare.row_cache import digest, source_of
 from fusion_eval.program.launch import seed_everything
-from fusion_eval.program.row_cache import digest, source_of
 from fusion_eval.report.files import write_json
 from fusion_eval.report.receipt import git_state, versions
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from fusion_eval.errors import ConfigError, EvaluationError, OutputError
-from fusion_eval.program.row_cache import RowCache, model_key
-from fusion_eval.program.study import Study, StudyResult
-from fusion_eval.program.study_cells import Cell, read_record
+from fusion_eval.program.compare.row_cache import RowCache, model_key
+from fusion_eval.program.study.cells import Cell, read_record
+from fusion_eval.program.study.study import Study, StudyResult
 from fusion_eval.report.files import held
 from fusion_eval.stats.result import ComparisonResult
 from tests.task.tables import Table, loader, noise

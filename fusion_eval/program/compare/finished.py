@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError
-from fusion_eval.program.sample_runs import sample_files, sample_models
+from fusion_eval.program.compare.samples import sample_files, sample_models
 from fusion_eval.report.items import items_path, read_items
 from fusion_eval.report.report import read_report
 from fusion_eval.report.values import ModelResult, TaskResult

@@ -14,7 +14,7 @@ import numpy as np
 from fusion_eval.errors import missing_dependency
 from fusion_eval.merge.diagnosis import Array
 from fusion_eval.merge.diagnosis_pool import nan_mean
-from fusion_eval.program.inspection import Inspection
+from fusion_eval.program.inspect.inspection import Inspection
 
 _CELL: Final = 34
 _LABEL: Final = 120

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from fusion_eval.errors import ConfigError, EvaluationError
-from fusion_eval.program.study_merges import HeadPredict, merge_cell, pool_of
-from fusion_eval.program.study_program import StudyProgram, cell_name
+from fusion_eval.program.study.merges import HeadPredict, merge_cell, pool_of
+from fusion_eval.program.study.program import StudyProgram, cell_name
 from tests.program.running import run
 
-HERE = "tests.program.test_study_program"
+HERE = "tests.program.study.test_program"
 CALLS: list[str] = []
 
 

@@ -21,7 +21,7 @@ from torchmetrics.classification import (
 from xarray.testing import assert_allclose
 
 from fusion_eval.errors import ConfigError, DataError, EvaluationError, StatisticsError
-from fusion_eval.program.compare import compare
+from fusion_eval.program.compare.models import compare
 from fusion_eval.stats.result import ComparisonResult
 from fusion_eval.task import Task, classification_battery, register_task, registry
 from tests.task.tables import Listed, Table, loader, noise
@@ -251,7 +251,7 @@ def test_metrics_and_predict_functions_as_nodes() -> None:
         predict_fn={"_target_": "fusion_eval.task.ArgmaxPredict"},
     )
     assert found.data["acc"].values == pytest.approx(three().data["accuracy"].values)
-    assert_allclose(three(predict_fn="tests.program.test_compare.twice").data, three().data)
+    assert_allclose(three(predict_fn="tests.program.compare.test_models.twice").data, three().data)
 
 
 def twice(model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:

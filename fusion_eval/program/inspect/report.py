@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from fusion_eval.errors import Fault, MissingDependencyError, OutputError
-from fusion_eval.program.inspection import Cells, Inspection
+from fusion_eval.program.inspect.inspection import Cells, Inspection
 from fusion_eval.report.files import write_json, write_text
 from fusion_eval.report.report import Report
 
@@ -66,7 +66,7 @@ class InspectReport(Report):
 
 def drawn(inspection: Inspection, folder: Path) -> str:
     """Write `inspect.png`, or without matplotlib `inspect.svg`, and return what embeds it in a page."""
-    from fusion_eval.program.inspect_picture import drawn_by_hand, drawn_by_matplotlib, heat_maps
+    from fusion_eval.program.inspect.picture import drawn_by_hand, drawn_by_matplotlib, heat_maps
 
     try:
         png = drawn_by_matplotlib(inspection)

@@ -22,7 +22,7 @@ from fusion_eval.errors import Fault, OutputError
 from fusion_eval.evaluation.loop import Batches
 from fusion_eval.evaluation.rows import Rows
 from fusion_eval.evaluation.task_step import TaskStep
-from fusion_eval.program.compare_receipt import callable_text, metric_text, state_hash
+from fusion_eval.program.compare.receipt import callable_text, metric_text, state_hash
 
 SCHEMA = 1
 

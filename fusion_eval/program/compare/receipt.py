@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fusion_eval.evaluation.loop import Batches
-from fusion_eval.program.compare_plan import Model
+from fusion_eval.program.compare.plan import Model
 from fusion_eval.report.receipt import git_state, versions
 from fusion_eval.taskpool.measurement import Measurement
 

@@ -16,9 +16,9 @@ from fusion_eval.evaluation.measure import Measured, check_battery, counted_rows
 from fusion_eval.evaluation.rows import Rows
 from fusion_eval.evaluation.task_step import TaskStep
 from fusion_eval.forms.measured_forms import forms_of
-from fusion_eval.program.compare_plan import Model, Plan, loaded
-from fusion_eval.program.compare_result import Run
-from fusion_eval.program.row_cache import RowCache, model_key
+from fusion_eval.program.compare.plan import Model, Plan, loaded
+from fusion_eval.program.compare.result import Run
+from fusion_eval.program.compare.row_cache import RowCache, model_key
 from fusion_eval.taskpool.measurement import Measurement
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fusion_eval.errors import ConfigError, DataError
-from fusion_eval.program.finished_runs import read_runs
-from fusion_eval.program.sample_runs import sample_files
+from fusion_eval.program.compare.finished import read_runs
+from fusion_eval.program.compare.samples import sample_files
 from fusion_eval.report.items import write_items
 from fusion_eval.report.report import Report
 from fusion_eval.report.values import ModelResult, TaskResult, Value

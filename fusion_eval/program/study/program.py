@@ -10,8 +10,8 @@ from typing import Any
 from fusion_eval.errors import ConfigError, Fault, did_you_mean, listed
 from fusion_eval.evaluation.devices import Devices
 from fusion_eval.mixins import BaseYAMLSerializable
-from fusion_eval.program.study import Study, StudyResult
-from fusion_eval.program.study_cells import Cell
+from fusion_eval.program.study.cells import Cell
+from fusion_eval.program.study.study import Study, StudyResult
 from fusion_eval.report.receipt import receipt
 from fusion_eval.report.report import Report
 
@@ -96,7 +96,7 @@ def cell_name(given: str | Mapping[str, Any] | None) -> str | None:
 
 def told(found: StudyResult) -> list[str]:
     """Every comparison in a sentence, the warnings, and the ranks over tasks."""
-    from fusion_eval.program.compare_program import ranks_line
+    from fusion_eval.program.compare.program import ranks_line
 
     lines = []
     for task, result in found.tasks.items():

@@ -13,16 +13,16 @@ from fusion_eval.evaluation.given import as_loader
 from fusion_eval.evaluation.loop import Batches
 from fusion_eval.evaluation.task_step import TaskStep
 from fusion_eval.log import get_rankzero_logger
-from fusion_eval.program.compare_plan import (
+from fusion_eval.program.compare.plan import (
     Model,
     Plan,
     device_of,
     faults_of,
     runs_of,
 )
-from fusion_eval.program.compare_result import compared
-from fusion_eval.program.compare_runs import RowSource, evaluated
-from fusion_eval.program.row_cache import RowCache, data_key, task_key
+from fusion_eval.program.compare.result import compared
+from fusion_eval.program.compare.row_cache import RowCache, data_key, task_key
+from fusion_eval.program.compare.runs import RowSource, evaluated
 from fusion_eval.stats.result import ComparisonResult
 from fusion_eval.stats.settings import SettingsArguments, settings_of
 from fusion_eval.task.inputs import split_batch
@@ -150,6 +150,6 @@ def _source(plan: Plan, progress: bool, cache: str | Path | None) -> RowSource:
 
 
 def _receipt(plan: Plan, more: Mapping[str, Any] | None) -> dict[str, Any]:
-    from fusion_eval.program.compare_receipt import circumstances
+    from fusion_eval.program.compare.receipt import circumstances
 
     return {**circumstances(plan.runs, plan.loader, plan.measurement, plan.device), **dict(more or {})}

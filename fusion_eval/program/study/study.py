@@ -13,9 +13,9 @@ from torch import nn
 from fusion_eval.build import build
 from fusion_eval.errors import ConfigError, EvaluationError, Fault, FusionEvalError, listed
 from fusion_eval.log import get_rankzero_logger
-from fusion_eval.program.compare import compare
-from fusion_eval.program.row_cache import digest, source_of
-from fusion_eval.program.study_cells import (
+from fusion_eval.program.compare.models import compare
+from fusion_eval.program.compare.row_cache import digest, source_of
+from fusion_eval.program.study.cells import (
     COMPLETED,
     FAILED,
     Cell,
