@@ -1,17 +1,42 @@
-"""Shared fixtures: where optional read-only material lies, one thread, no accidental network."""
+"""Shared fixtures, and a world that is the same for every run: no network, one thread, the same examples.
+
+Nothing of the user's own settings reaches the tests, and nothing of theirs the user's folders.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+ROOT = Path(__file__).resolve().parent.parent
+SETTINGS = ("FUSION_EVAL_", "HYDRA_", "SLURM_", "PL_", "LT_")  # of this package, and of those that start processes
+RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR")
+TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
+
+for name in list(os.environ):
+    if name.startswith(SETTINGS) or name in (*RANKS, "MASTER_PORT", *TERMINAL):
+        del os.environ[name]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-ROOT = Path(__file__).resolve().parent.parent
+# The same examples each time, however slow the machine; `--hypothesis-profile=default` looks for others.
+settings.register_profile(
+    "same", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("same")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the package keeps from run to run, for this run only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FUSION_EVAL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

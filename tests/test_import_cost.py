@@ -21,9 +21,7 @@ def loaded(code: str, folder: Path, **variables: str) -> tuple[list[str], str]:
     """The heavy packages that a process has loaded when it ends, and what it printed."""
     code = f"{ASK.format(heavy=HEAVY)}\n{code}"
     env = {**os.environ, **variables}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     out, _, names = done.stdout.rpartition("LOADED ")
     return list(ast.literal_eval(names)), out

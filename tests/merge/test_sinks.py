@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from fusion_eval.errors import OutputError
-from fusion_eval.merge.checkpoint import Checkpoint, StateDictCheckpoint, TensorSpec
+from fusion_eval.merge.checkpoint import Checkpoint, StateDictCheckpoint
 from fusion_eval.merge.files import open_checkpoint
 from fusion_eval.merge.loop import Loop
 from fusion_eval.merge.sinks import ShardSink, save_checkpoint
@@ -218,60 +217,50 @@ def test_dtype_that_safetensors_lacks(tmp_path: Path) -> None:
     assert "complex128" in refusal(StateDictCheckpoint({"z": torch.zeros(2, dtype=torch.complex128)}), tmp_path / "o")
 
 
-class Slow(Keyed):
-    """A second for every tensor."""
+class Waiting(Keyed):
+    """A state that says when two shards are written, and waits for a line before it goes on."""
+
+    def __init__(self, state: dict[str, Tensor], target: Path) -> None:
+        super().__init__(state)
+        self.target, self.waited = target, False
 
     def pieces(self, name: str) -> Iterator[Tensor]:
-        time.sleep(0.4)
+        if not self.waited and len(list(self.target.parent.rglob("*.safetensors"))) >= 2:
+            self.waited = True
+            sys.stdout.write("waiting\n")
+            sys.stdout.flush()
+            sys.stdin.readline()
         return super().pieces(name)
 
-    def spec(self, name: str) -> TensorSpec:
-        return super().spec(name)
 
-
-_SLOW_SAVE = """
+_WAITING_SAVE = """
 import sys
+from pathlib import Path
 from tests.merge.conftest import small_state
-from tests.merge.test_sinks import Slow
-from fusion_eval.errors import OutputError
+from tests.merge.test_sinks import Waiting
 from fusion_eval.merge.loop import Loop
 from fusion_eval.merge.sinks import save_checkpoint
-print("ready", flush=True)
-try:
-    save_checkpoint(Slow(small_state()), sys.argv[1], shard_bytes=100, loop=Loop(threads=1))
-except OutputError as error:
-    sys.exit(str(error))
+target = Path(sys.argv[1])
+save_checkpoint(Waiting(small_state(), target), target, shard_bytes=100, loop=Loop(threads=1))
 """
 
 
-def slow_save(target: Path, repo_root: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", _SLOW_SAVE, str(target)],
-        cwd=repo_root,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def waiting_save(target: Path, repo_root: Path) -> subprocess.Popen[str]:
+    """A process in the middle of a save, which goes on when it is told a line."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-c", _WAITING_SAVE, str(target)], cwd=repo_root, **pipes)
     assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    assert process.stdout.readline() == "waiting\n"
     return process
-
-
-def wait_for_shards(root: Path, count: int) -> None:
-    deadline = time.monotonic() + 20
-    while len(list(root.rglob("*.safetensors"))) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_killed_and_started_again_is_as_if_never_killed(tmp_path: Path, repo_root: Path) -> None:
     state = small_state()
-    process = slow_save(tmp_path / "out", repo_root)
-    wait_for_shards(tmp_path, 2)
+    process = waiting_save(tmp_path / "out", repo_root)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not (tmp_path / "out").exists()
-    again = Slow(state)
+    again = Keyed(state)
     resumed = save_checkpoint(again, tmp_path / "out", shard_bytes=100)
     assert len(again.reads) < len(state) - 1
     whole = save_checkpoint(Keyed(state), tmp_path / "whole", shard_bytes=100)
@@ -280,11 +269,10 @@ def test_killed_and_started_again_is_as_if_never_killed(tmp_path: Path, repo_roo
 
 
 def test_two_processes_do_not_write_to_one_folder(tmp_path: Path, repo_root: Path) -> None:
-    process = slow_save(tmp_path / "out", repo_root)
-    wait_for_shards(tmp_path, 1)
+    process = waiting_save(tmp_path / "out", repo_root)
     assert "another process is writing it" in refusal(Keyed(small_state()), tmp_path / "out", shard_bytes=100)
     assert "another process is writing it" in refusal(Keyed(small_state(1), key="x"), tmp_path / "out")
-    assert process.communicate()[1] == ""
+    assert process.communicate("go on\n")[1] == ""
     assert process.returncode == 0
     assert_equal(open_checkpoint(tmp_path / "out"), small_state())
 

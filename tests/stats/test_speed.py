@@ -1,8 +1,7 @@
-"""Ten models on 50,000 items with 10,000 resamples: under five seconds of CPU, whatever the scores."""
+"""Ten models on 50,000 items with 10,000 resamples, whatever the scores; scripts/bench measures how long that takes."""
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 
 import numpy as np
@@ -20,11 +19,8 @@ def scores(kind: str) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", ["right or wrong", "continuous"])
-def test_cpu(kind):
-    table = scores(kind)
-    start = time.process_time()
-    result = compare_scores(table)
-    assert time.process_time() - start < 5.0
+def test_many_models_on_many_items(kind):
+    result = compare_scores(scores(kind))
     assert len(result.comparisons) == 45
     assert result.settings.resamples == 10_000
 

@@ -54,7 +54,7 @@ def results(models: Path, repo_root: Path, place: Path, *words: str) -> dict[str
         "taskpool.generation={n_samples: 3, temperature: 1.0, max_new_tokens: 8}", f"taskpool.answers={place}/answers",
         "taskpool.sandbox={workers: 1, cache: null}", f"output={place}/out", "progress=false", *words,
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     report = json.loads((place / "out" / "report.json").read_text())
     assert report["status"] == "complete"

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -174,8 +175,9 @@ def test_a_server_that_dies_loses_nothing(
 
 def test_rates_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("fusion_eval.harness.engine.http.time.sleep", slept.append)
+    clock = SimpleNamespace(sleep=slept.append, monotonic=iter([5.0, 5.0, 5.05, 9.0]).__next__)
+    monkeypatch.setattr("fusion_eval.harness.engine.http.time", clock)
     server = Server("http://x", "m", rate=10.0)
-    for _ in range(3):
+    for _ in range(4):
         server._wait()
-    assert slept[2] - slept[0] == pytest.approx(0.2, abs=0.05)
+    assert slept == pytest.approx([0.0, 0.1, 0.15, 0.0])

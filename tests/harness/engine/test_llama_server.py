@@ -123,7 +123,7 @@ def test_scores_and_texts_are_those_of_the_model_in_memory(
 ) -> None:
     expected, found = requests(), requests()
     Scheduler(TransformersModel(tiny_llama, tokenizers["llama"])).answer(expected)
-    Scheduler(HttpModel(Server(url, "tiny", retries=0, timeout=60, concurrency=1))).answer(found)
+    Scheduler(HttpModel(Server(url, "tiny", retries=0, timeout=600, concurrency=1))).answer(found)
     for mine, wanted in zip(found[:4], expected[:4], strict=True):
         assert mine.resps[0][0] == pytest.approx(wanted.resps[0][0], abs=0.02)  # it keeps keys in half precision
         assert mine.resps[0][1] == wanted.resps[0][1]

@@ -43,31 +43,29 @@ def server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     command = shutil.which("transformers", path=str(Path(sys.executable).parent)) or shutil.which("transformers")
     if command is None:
         pytest.skip("the command of transformers is not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen(
-        [command, "serve", str(folder), "--device", "cpu", "--host", "127.0.0.1", "--port", str(port)],
-        env={**os.environ, "HF_HUB_OFFLINE": "1"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    port, process = _started([command, "serve", str(folder), "--device", "cpu", "--host", "127.0.0.1", "--port"])
     try:
-        _wait(f"http://127.0.0.1:{port}/health", process)
         yield f"http://127.0.0.1:{port}/v1", process
     finally:
         process.kill()
         process.wait()
 
 
-def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
-    for _ in range(240):
-        if process.poll() is not None:
-            pytest.skip(f"the server ended with {process.returncode}")
-        try:
-            with urllib.request.urlopen(url, timeout=1):
-                return
-        except OSError:
-            time.sleep(0.5)
-    pytest.skip("the server does not start")
+def _started(command: list[str]) -> tuple[int, subprocess.Popen[bytes]]:
+    """A server that answers, and its port; another may take a port that was free, so there are three tries."""
+    silent: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    for _ in range(3):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        process = subprocess.Popen([*command, str(port)], env={**os.environ, "HF_HUB_OFFLINE": "1"}, **silent)
+        while process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30):
+                    return port, process
+            except OSError:
+                time.sleep(0.5)
+    pytest.skip(f"the server ended with {process.returncode}")
 
 
 def prompts(texts: list[str]) -> list[Request]:
@@ -84,11 +82,11 @@ def test_a_real_server_writes_what_the_model_in_memory_writes(
     local = TransformersModel(tiny_llama, tokenizers["llama"])
     expected, found = prompts(["The cat", "Import this and"]), prompts(["The cat", "Import this and"])
     Scheduler(local).answer(expected)
-    served = HttpModel(Server(url, str(folder), retries=1, timeout=60), Encoder(tokenizers["llama"], 256))
+    served = HttpModel(Server(url, str(folder), retries=1, timeout=600), Encoder(tokenizers["llama"], 256))
     Scheduler(served).answer(found)
     assert [r.resps for r in found] == [r.resps for r in expected]
 
-    chat = HttpModel(Server(url, str(folder), chat=True, retries=1, timeout=60))
+    chat = HttpModel(Server(url, str(folder), chat=True, retries=1, timeout=600))
     expected, found = prompts([local.apply_chat_template(MESSAGES)]), prompts([chat.apply_chat_template(MESSAGES)])
     Scheduler(local).answer(expected)
     store = AnswerStore(tmp_path, chat.fingerprint)
@@ -97,7 +95,7 @@ def test_a_real_server_writes_what_the_model_in_memory_writes(
 
     scored = [Request("loglikelihood", {}, ("The cat", " sat"), 0, ("t", 0, 1))]
     with pytest.raises(EvaluationError, match="gives no log-probabilities of the prompt"):
-        Scheduler(HttpModel(Server(url, str(folder), retries=1, timeout=60))).answer(scored)
+        Scheduler(HttpModel(Server(url, str(folder), retries=1, timeout=600))).answer(scored)
     with pytest.raises(EvaluationError, match=r"must be a string.*Leave tokenizer out"):
         Scheduler(served).answer(scored)
 

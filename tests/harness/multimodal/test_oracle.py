@@ -136,7 +136,7 @@ class Meeting:
 
     def __init__(self, size: int) -> None:
         self.size, self.box = size, [None] * size
-        self.barrier = threading.Barrier(size, timeout=60)
+        self.barrier = threading.Barrier(size)
 
     def ranks(self, rank: int) -> Ranks:
         def gather(item: Any) -> list[Any]:
@@ -166,11 +166,11 @@ def test_ranks_are_the_same(recorded: Recorded, data: DataSource, tmp_path: Path
         with lock:
             found[rank] = outcome
 
-    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=120)
+        thread.join()
     assert sorted(found) == list(range(size))
     for outcome in found.values():
         same(alone, outcome)
