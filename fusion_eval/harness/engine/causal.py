@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fusion_eval.harness.engine.model_traits import attention_reach, forget_length, length_bound, rotary_reach
 from fusion_eval.harness.engine.protocol import Pair, Score, Told, Work
 from fusion_eval.harness.engine.tree import Passed, TreeRunner, check_finite, out_of_memory
 from fusion_eval.harness.engine.trie import Branch, Budget, Item, Planner, items_of, units_of, without
@@ -54,7 +55,9 @@ class CausalScorer:
         self.work = work
         self.device = device
         self._vocabulary = int(config.vocab_size)
-        self._window = _sliding_window(config)
+        self._reach = attention_reach(config)
+        self.rotary_reach = rotary_reach(config)
+        self._length_bound = length_bound(model) if self.rotary_reach else []
         self._share = options.share
 
     @property
@@ -77,11 +80,15 @@ class CausalScorer:
         rest = [item for item in items if not self.takes_tree(len(item.tokens))]
         if fits:
             works += [_work(unit) for unit in units_of(Planner(fits, self.runner.budget).plan())]
-        return works + [_work(batch) for batch in _alone(rest, self.runner.budget)]
+        return works + [_work(batch) for batch in _alone(rest, self.runner.budget, self.rotary_reach)]
 
     def takes_tree(self, length: int) -> bool:
-        """Whether a sequence of this length may be part of a tree (one beyond the attention window may not)."""
-        return self.shares and not (self._window and length > self._window)
+        """Whether a sequence of this length may be part of a tree."""
+        return self.shares and all(length <= reach for reach in (self._reach, self.rotary_reach) if reach)
+
+    def settle(self) -> None:
+        """Make what comes next independent of the lengths that came before."""
+        forget_length(self._length_bound)
 
     def score(self, work: Work, known: Mapping[int, Score] | None = None, told: Told | None = None) -> list[Score]:
         """One score per position of the unit.
@@ -96,6 +103,7 @@ class CausalScorer:
         """
         found = dict(known or {})
         with torch.inference_mode():
+            self.settle()
             if isinstance(work.payload, Branch):
                 self._tree(without(work.payload, found), found, told)
             elif work.payload is not None:
@@ -180,13 +188,14 @@ def _work(unit: Branch | list[Item]) -> Work:
     return Work(tuple(item.position for item in items), sum(len(item.tokens) for item in items), unit)
 
 
-def _alone(items: Sequence[Item], budget: Budget) -> Iterator[list[Item]]:
-    """Batches of sequences of similar length, within the budget with padding."""
+def _alone(items: Sequence[Item], budget: Budget, strict: int | None = None) -> Iterator[list[Item]]:
+    """Batches of sequences of similar length, within the budget with padding; beyond `strict` of equal length."""
     batch: list[Item] = []
     for item in sorted(items, key=lambda item: (-len(item.tokens), _order(item))):
         width = len(batch[0].tokens) if batch else len(item.tokens)
         full = (len(batch) + 1) * width
-        if batch and (full > budget.tokens or full > max(budget.rows, width)):
+        apart = strict is not None and width > strict and len(item.tokens) != width
+        if batch and (apart or full > budget.tokens or full > max(budget.rows, width)):
             yield batch
             batch = []
         batch.append(item)
@@ -217,11 +226,3 @@ def _collect(items: Sequence[Item], rows: Sequence[Any], logits: torch.Tensor, f
         span = slice(place, place + len(item.targets))
         found[item.position] = Score(float(values[span].sum()), bool(equal[span].all()), len(item.targets))
         place = span.stop
-
-
-def _sliding_window(config: Any) -> int | None:
-    """The attention window of models that have one (trees of longer sequences would ignore it)."""
-    if getattr(config, "use_sliding_window", True) is False:
-        return None
-    window = getattr(config, "sliding_window", None)
-    return int(window) if isinstance(window, int) and window > 0 else None

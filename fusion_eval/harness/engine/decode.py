@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +14,13 @@ import torch
 from fusion_eval.harness.engine.causal import CausalScorer
 from fusion_eval.harness.engine.generation import Settings, cut, is_final, without_thoughts
 from fusion_eval.harness.engine.kv import cache_keyword, new_cache
+from fusion_eval.harness.engine.model_traits import is_recurrent
 from fusion_eval.harness.engine.prefill import Row, State, finite, prefill_tree
 from fusion_eval.harness.engine.protocol import Prompt
 from fusion_eval.harness.engine.tree import out_of_memory
+
+logger = logging.getLogger(__name__)
+_EXACT, _ROUNDED = 5e-3, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,8 @@ class Decoder:
         self.hooks = hooks
         self.device = next(model.parameters()).device
         self._cache = cache_keyword(model)
+        self._takes = inspect.signature(model.forward).parameters
+        self._batches: bool | None = False if is_recurrent(model) else None
         self.ends = _end_ids(model, tokenizer)
         self.defaults = _sampling_defaults(model)
 
@@ -70,6 +78,7 @@ class Decoder:
         stops = self._stops(settings)
         try:
             with torch.inference_mode():
+                self.scorer.settle()
                 self._decode(rows, settings, stops)
         except torch.OutOfMemoryError as error:
             if len(prompts) == 1:
@@ -78,6 +87,50 @@ class Decoder:
             middle = len(prompts) // 2
             return self.run(prompts[:middle], settings) + self.run(prompts[middle:], settings)
         return [self._text(row.new, stops) for row in rows]
+
+    def takes(self, length: int) -> bool:
+        """Whether a text that may grow to this length can be written here rather than by the model's own `generate`."""
+        if self._batches is None:
+            self._batches = self.hooks is not None or self._trial()
+            if not self._batches:
+                logger.warning("%s writes with its own generate, prompts of one length together", self._kind)
+        reach = self.scorer.rotary_reach
+        return self._batches and not (reach and length > reach)
+
+    def _trial(self) -> bool:
+        """Whether two rows of different lengths, continued in a batch, have the logits that each has alone."""
+        size = int(self.model.get_output_embeddings().weight.shape[0])
+        rows = [
+            Row(i, tuple((7 * k + 3 + i) % size for k in range(n)), None, [5 % size]) for i, n in enumerate((17, 9))
+        ]
+        kept = dict(self.scorer.work)
+        starts = [self._prefill_padded, *([self._prefill_shared] if self.scorer.shares else [])]
+        try:
+            with torch.inference_mode():
+                alone = torch.cat([self._alone(row) for row in rows])
+                return all(self._agrees(alone, start(rows)) for start in starts)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - any failure means that this architecture keeps another kind of state
+            logger.debug("the trial of %s failed: %s", self._kind, error)
+            return False
+        finally:
+            self.scorer.work.clear()
+            self.scorer.work.update(kept)
+
+    @property
+    def _kind(self) -> str:
+        return type(self.model).__name__
+
+    def _alone(self, row: Row) -> torch.Tensor:
+        tokens = torch.tensor([[*row.tokens, *row.new]], device=self.device)
+        return finite(self.model(input_ids=tokens, use_cache=False).logits[:, -1])
+
+    def _agrees(self, alone: torch.Tensor, state: State) -> bool:
+        self._step(state)
+        apart = (alone.log_softmax(-1) - state.logits.log_softmax(-1)).abs()
+        exact = self.scorer.runner.dtype == torch.float32
+        return bool(apart.max() < _EXACT if exact else apart.mean() < _ROUNDED)
 
     def _stops(self, settings: Settings) -> tuple[str, ...]:
         end = self.tokenizer.eos_token
@@ -127,6 +180,12 @@ class Decoder:
             return self.hooks.prefill(rows, new_tokens)
         if all(self.scorer.takes_tree(len(row.tokens)) for row in rows):
             return prefill_tree(self.scorer.runner, rows, new_tokens)
+        return self._prefill_padded(rows)
+
+    def _prefill_shared(self, rows: Sequence[Row]) -> State:
+        return prefill_tree(self.scorer.runner, rows, 1)
+
+    def _prefill_padded(self, rows: Sequence[Row]) -> State:
         width = max(len(row.tokens) for row in rows)
         tokens = torch.zeros((len(rows), width), dtype=torch.long)
         mask = torch.zeros((len(rows), width), dtype=torch.long)
@@ -149,11 +208,15 @@ class Decoder:
     def _call(self, tokens: Any, mask: Any, positions: Any, cache: Any) -> torch.Tensor:
         """Logits [batch, vocabulary] of the last column."""
         output = self.model(
-            input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1,
-            **{self._cache: cache},
+            input_ids=tokens, attention_mask=mask, use_cache=True, **{self._cache: cache},
+            **self._known(position_ids=positions, logits_to_keep=1),
         )  # fmt: skip
         self.scorer.runner.count(tokens.numel())
         return finite(output.logits[:, -1])
+
+    def _known(self, **keywords: Any) -> dict[str, Any]:
+        """The keywords that the model's forward takes."""
+        return {name: value for name, value in keywords.items() if name in self._takes}
 
     def _append(self, state: State, settings: Settings) -> None:
         if not settings.sampled:

@@ -111,24 +111,32 @@ class TransformersModel(TextModel):
         """See `Generator`."""
         prompts: Sequence[Prompt] = work.payload
         settings = thawed(prompts[0].settings)
+        here = [i for i, prompt in enumerate(prompts) if self._decodes(prompt, settings)]
+        found: dict[int, str] = {}
         with self._fast():
-            if settings.other:
-                return [self._own_generate(prompt, settings) for prompt in prompts]
-            return self.decoder.run(prompts, settings)
+            if here:
+                found.update(zip(here, self.decoder.run([prompts[i] for i in here], settings), strict=True))
+            for equal in _of_one_length(prompts, [i for i in range(len(prompts)) if i not in found]):
+                found.update(zip(equal, self._own_generate([prompts[i] for i in equal], settings), strict=True))
+        return [found[i] for i in range(len(prompts))]
 
-    def _own_generate(self, prompt: Prompt, settings: Settings) -> str:
-        """Beams, penalties and the like: the model's own `generate`, one prompt at a time."""
-        tokens = torch.tensor([prompt.tokens], device=self.scorer.device)
+    def _decodes(self, prompt: Prompt, settings: Settings) -> bool:
+        return not settings.other and self.decoder.takes(len(prompt.tokens or ()) + settings.max_tokens)
+
+    def _own_generate(self, prompts: Sequence[Prompt], settings: Settings) -> list[str]:
+        """The model's own `generate`: beams, penalties, and what cannot be continued from keys and values."""
+        self.scorer.settle()
+        tokens = torch.tensor([prompt.tokens for prompt in prompts], device=self.scorer.device)
         keywords = {**settings.other, **settings.options, "do_sample": settings.sampled}
         keywords.pop("max_length", None)
         pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.tokenizer.eos_token_id
-        with torch.inference_mode(), _seeded(prompt.seed):
+        with torch.inference_mode(), _seeded(prompts[0].seed):
             output = self.model.generate(
                 tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=settings.max_tokens, pad_token_id=pad,
                 stop_strings=[s for s in settings.until if s] or None, tokenizer=self.tokenizer, **keywords,
             )  # fmt: skip
-        new = output[0, tokens.shape[1] :].tolist()
-        return self.decoder.finish(new, settings)
+        self.scorer.runner.count(output.numel())
+        return [self.decoder.finish(row[tokens.shape[1] :].tolist(), settings) for row in output]
 
 
 def _ordered(prompts: Sequence[Prompt], positions: list[int]) -> list[int]:
@@ -144,6 +152,15 @@ def _ordered(prompts: Sequence[Prompt], positions: list[int]) -> list[int]:
         cluster.sort(key=lambda i: -len(tokens[i]))
     clusters.sort(key=lambda cluster: -len(tokens[cluster[0]]))
     return [i for cluster in clusters for i in cluster]
+
+
+def _of_one_length(prompts: Sequence[Prompt], positions: Sequence[int]) -> list[list[int]]:
+    """Positions whose prompts need no padding beside each other; those that are drawn stay alone."""
+    found: dict[Any, list[int]] = {}
+    for i in positions:
+        alone = i if prompts[i].seed is not None else -1
+        found.setdefault((len(prompts[i].tokens or ()), alone), []).append(i)
+    return list(found.values())
 
 
 @contextlib.contextmanager
