@@ -13,8 +13,8 @@ from fusion_eval.merge.group import TensorGroup
 from fusion_eval.merge.recipe import ModelReference, Recipe, RecipeFile
 from fusion_eval.merge.recipe_config import chat_template, merged_config, merged_generation
 from fusion_eval.merge.recipe_material import Material
+from fusion_eval.merge.recipe_order import used_models
 from fusion_eval.merge.recipe_plan import RuleMaker, Segment, merged, segments
-from fusion_eval.merge.recipe_reader import used_models
 from fusion_eval.merge.recipe_vocabulary import in_one_vocabulary, with_tied_heads
 
 Opener = Callable[[ModelReference, Material | None], Material]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 REQUIRED: Final = "required"
 OPTIONAL: Final = "optional"
@@ -61,7 +61,8 @@ def _deltas(*, normalize: bool, rescale: bool, unused: tuple[str, ...] = (), **o
     """The contract that all methods on task vectors share."""
     shared = {"normalize": _flag(normalize), "rescale": _flag(rescale), "lambda": _number(1.0)}
     each = {**_WEIGHT, "density": _number(1.0), **own}
-    return Contract(REQUIRED, shared={**shared, "int8_mask": _flag(False)}, own=each, unused=("int8_mask", *unused))
+    shared["int8_mask"] = _flag(False)
+    return Contract(REQUIRED, low=0, shared=shared, own=each, unused=("int8_mask", *unused))
 
 
 CONTRACTS: Final[Mapping[str, Contract]] = {
@@ -94,8 +95,6 @@ CONTRACTS: Final[Mapping[str, Contract]] = {
 }
 
 
-def fits(option: Option, value: Any) -> bool:
-    """Whether a value is of an option's kind."""
-    if option.flag:
-        return isinstance(value, bool)
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def is_known(parameter: str) -> bool:
+    """Whether some method has a parameter of this name."""
+    return any(parameter in contract.names for contract in CONTRACTS.values())

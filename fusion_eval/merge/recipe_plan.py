@@ -249,6 +249,13 @@ def _segment(
         do = "Name it among the sources, with the layers that these descend from."
         raise ConfigError(Fault(part.where, f"a slice without layers of the base model '{wanted}'", do=do))
     experts = [piece for piece in pieces if piece is not base]
+    if base is not None and not experts:  # nothing is added to it
+        recipe, experts, base = (
+            replace(recipe, method="passthrough", base=None),
+            [replace(base, input=_bare(base))],
+            None,
+        )
+        contract = recipe.contract
     names: list[str] = []
     for piece in experts:
         name, count = str(piece.input.model), 2
@@ -264,6 +271,10 @@ def _segment(
     own = tuple(piece.input.parameters for piece in experts)
     stored = tuple(piece.stored for piece in experts)
     return Segment(recipe, pool, Resolver(contract, places, own, positions, stored), part.where)
+
+
+def _bare(piece: Piece) -> Input:
+    return replace(piece.input, parameters={})
 
 
 def _dtypes(segment: Segment) -> dict[str, torch.dtype]:

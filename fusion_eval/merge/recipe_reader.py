@@ -10,6 +10,7 @@ from typing import Any, Final
 from fusion_eval.errors import ConfigError, Fault, did_you_mean, listed
 from fusion_eval.merge.recipe import DTYPES, Input, Module, Recipe, RecipeFile, Slice
 from fusion_eval.merge.recipe_contract import CONTRACTS, INPUT, REQUIRED, Contract
+from fusion_eval.merge.recipe_order import in_order
 from fusion_eval.merge.recipe_values import parameters, reference, tokenizer_choice
 from fusion_eval.merge.recipe_yaml import Item, Source
 
@@ -27,13 +28,24 @@ _DOCUMENT: Final = (
     "tokenizer_source",
     "chat_template",
     "name",
+    "out_path",
     OWN_KEY,
 )
 _PARTS: Final = ("models", "slices", "modules")
+_SLICE: Final = ("sources", "base_model", "parameters", "residual_weight", "merge_method")
+_UNKNOWN: Final = ("error", "ignore")
+_ELSEWHERE: Final[Mapping[str, str]] = {
+    "revision": "Write it behind the model: path@revision.",
+    "lora": "Write it behind the model: path+adapter.",
+}
 
 
-def read_recipe(path: str | os.PathLike[str]) -> RecipeFile:
+def read_recipe(path: str | os.PathLike[str], unknown: str = "error") -> RecipeFile:
     """The recipes in a file.
+
+    Args:
+        path: the file.
+        unknown: `error`, or `ignore`: keys that nobody knows have no effect, which is noted.
 
     Raises:
         ConfigError: with every fault of the file.
@@ -46,17 +58,22 @@ def read_recipe(path: str | os.PathLike[str]) -> RecipeFile:
         found = getattr(error, "strerror", None) or "not UTF-8 text"
         hint = did_you_mean(place.name, beside)
         raise ConfigError(Fault("method.path", f"{place} cannot be read ({found})", "a recipe", hint)) from error
-    return parse_recipe(text, str(place))
+    return parse_recipe(text, str(place), unknown)
 
 
-def parse_recipe(text: str, file: str = "recipe") -> RecipeFile:
+def parse_recipe(text: str, file: str = "recipe", unknown: str = "error") -> RecipeFile:
     """The recipes in a text; `file` names it in errors.
 
     Raises:
         ConfigError: with every fault of the text.
     """
-    source = Source(file)
+    if unknown not in _UNKNOWN:
+        raise ConfigError(
+            Fault("method.unknown", repr(unknown), " or ".join(_UNKNOWN), did_you_mean(unknown, _UNKNOWN))
+        )
+    source = Source(file, lenient=unknown == "ignore")
     items = source.documents(text)
+    source.lenient = source.lenient or any(_ignores(item) for item in items)
     if not items:
         source.faults.append(Fault(file, "empty", "a recipe"))
     source.raise_faults()
@@ -65,8 +82,18 @@ def parse_recipe(text: str, file: str = "recipe") -> RecipeFile:
     reader = _Reader(source)
     recipes = [reader.recipe(item) for item in items]
     source.raise_faults()
-    documents = _in_order(source, [recipe for recipe in recipes if recipe is not None])
-    return RecipeFile(text, documents, {}, reader.seed, reader.compat, tuple(dict.fromkeys(reader.notes)))
+    found = [recipe for recipe in recipes if recipe is not None]
+    if not found:
+        raise ConfigError(Fault(file, "no recipe", "a document with merge_method"))
+    documents = in_order(source, found)
+    return RecipeFile(text, documents, {}, reader.seed, reader.compat, tuple(dict.fromkeys(source.notes)))
+
+
+def _ignores(item: Item) -> bool:
+    """Whether a document says that unknown keys have no effect."""
+    ours = item.value.get(OWN_KEY) if isinstance(item.value, dict) else None
+    said = ours.value.get("unknown") if ours is not None and isinstance(ours.value, dict) else None
+    return said is not None and said.value == "ignore"
 
 
 def _own(source: Source, item: Item, text: str) -> RecipeFile:
@@ -98,14 +125,14 @@ class _Reader:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.notes: list[str] = []
         self.seed: int | None = None
         self.compat: bool | None = None
 
     def recipe(self, item: Item) -> Recipe | None:
-        """One document, or None after a fault that leaves none."""
+        """One document, or None after a fault that leaves none, and for one of our settings alone."""
         source = self.source
-        entries = source.keys(item, _DOCUMENT, "a recipe")
+        entries = {key: each for key, each in self._document(item).items() if each.value is not None}
+        self._settings_of_ours(entries.pop(OWN_KEY, None))
         if not entries:
             return None
         if "merge_method" not in entries:
@@ -114,7 +141,6 @@ class _Reader:
         method = source.choice(entries["merge_method"], CONTRACTS, "merge_method")
         if not method:
             return None
-        self._settings_of_ours(entries.get(OWN_KEY))
         contract = CONTRACTS[method]
         base = reference(source, entries.get("base_model"), "base_model")
         top = parameters(source, entries.get("parameters"), method, contract, contract.names)
@@ -128,16 +154,27 @@ class _Reader:
             self._dtype(entries, "out_dtype"),
             tokenizer_choice(source, item, entries),
             source.text(entries["chat_template"], "chat_template") if "chat_template" in entries else None,
-            source.text(entries["name"], "name") if "name" in entries else None,
+            self._name(entries),
             source.where(item.line),
         )
         self._check(item, recipe)
         return recipe
 
+    def _document(self, item: Item) -> dict[str, Item]:
+        method = item.value.get("merge_method") if isinstance(item.value, dict) else None
+        contract = None if method is None else CONTRACTS.get(str(method.value))
+        hints = dict.fromkeys(() if contract is None else contract.names, "Put it under 'parameters'.")
+        return self.source.keys(item, _DOCUMENT, "a recipe", hints)
+
+    def _name(self, entries: Mapping[str, Item]) -> str | None:
+        """What other documents call the result: its name, or where mergekit's old multi-document files put it."""
+        key = "name" if "name" in entries else "out_path"
+        return self.source.text(entries[key], key) if key in entries else None
+
     def _settings_of_ours(self, item: Item | None) -> None:
         if item is None:
             return
-        entries = self.source.keys(item, ("seed", "compat", "version", "inputs"), OWN_KEY)
+        entries = self.source.keys(item, ("seed", "compat", "unknown", "version", "inputs"), OWN_KEY)
         self.seed = _seed(self.source, entries.get("seed"))
         if "compat" in entries:
             self.compat = bool(entries["compat"].value)
@@ -145,7 +182,9 @@ class _Reader:
     def _dtype(self, entries: Mapping[str, Item], key: str) -> str | None:
         if key not in entries or entries[key].value is None:
             return None
-        return self.source.choice(entries[key], DTYPES, key) or None
+        item = entries[key]
+        plain = str(item.value).removeprefix("torch.")
+        return self.source.choice(Item(plain, item.line), DTYPES, key) or None
 
     def _modules(self, item: Item, entries: Mapping[str, Item], method: str, contract: Contract) -> tuple[Module, ...]:
         given = [key for key in _PARTS if key in entries]
@@ -174,12 +213,13 @@ class _Reader:
             return (Slice(inputs, where=self.source.where(entries["models"].line)),)
         found = []
         for each in self.source.items(entries["slices"], "slices") if "slices" in entries else ():
-            inner = self.source.keys(each, ("sources", "base_model", "parameters", "residual_weight"), "a slice")
+            inner = self.source.keys(each, _SLICE, "a slice")
+            self._repeated(inner.get("merge_method"), method)
             if "sources" not in inner:
                 self.source.fault(each, "a slice without 'sources'", "a list of models with layer_range")
                 continue
             if "residual_weight" in inner:
-                self.notes.append(f"{self.source.where(inner['residual_weight'].line)}: residual_weight has no effect")
+                self.source.note(inner["residual_weight"], "residual_weight has no effect")
             base = reference(self.source, inner.get("base_model"), "base_model")
             settings = parameters(self.source, inner.get("parameters"), method, contract, contract.names)
             inputs = self._inputs(inner["sources"], method, contract, whole=False)
@@ -187,13 +227,19 @@ class _Reader:
             found.append(Slice(inputs, base, settings, self.source.where(each.line)))
         return tuple(found)
 
+    def _repeated(self, item: Item | None, method: str) -> None:
+        if item is not None and item.value != method:
+            do = "Make it a document of its own, with a name, and use that as a model."
+            self.source.fault(item, f"merge_method {item.kind()} in a slice of {method}", "one method per document", do)
+
     def _inputs(self, item: Item, method: str, contract: Contract, *, whole: bool) -> tuple[Input, ...]:
         found = []
         keys = ("model", "parameters") if whole else ("model", "layer_range", "parameters")
+        hints = {**_ELSEWHERE, **dict.fromkeys(contract.names, "Put it under 'parameters'.")}
         for each in self.source.items(item, "models" if whole else "sources"):
             if isinstance(each.value, str):
                 each = Item({"model": each}, each.line)
-            inner = self.source.keys(each, keys, "a model" if whole else "a source")
+            inner = self.source.keys(each, keys, "a model" if whole else "a source", hints)
             model = reference(self.source, inner.get("model"), "model")
             if model is None:
                 if "model" not in inner:
@@ -247,50 +293,9 @@ class _Reader:
             self.source.faults.append(Fault(part.where, f"{recipe.method} of {count} {kind}", bound))
         for each in part.inputs:
             if each not in others and each.parameters and contract.base != INPUT:
-                self.notes.append(f"{each.where}: parameters of the base model have no effect in {recipe.method}")
+                self.source.notes.append(
+                    f"{each.where}: parameters of the base model have no effect in {recipe.method}"
+                )
             unused = [name for name in each.parameters if name in contract.unused]
             if unused:
-                self.notes.append(f"{each.where}: {listed(unused)} has no effect in {recipe.method}")
-
-
-def _in_order(source: Source, recipes: Sequence[Recipe]) -> tuple[Recipe, ...]:
-    """Each document after those it uses; the last is the one that no other uses."""
-    names = [recipe.name for recipe in recipes if recipe.name is not None]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ConfigError(Fault(source.file, f"several documents named {listed(twice)}", "one of each name"))
-    by_name = {recipe.name: recipe for recipe in recipes}
-    uses = {id(r): [by_name[m.path] for m in used_models(r) if m.path in by_name and m.path] for r in recipes}
-    used = {id(other) for others in uses.values() for other in others}
-    ends = [recipe for recipe in recipes if id(recipe) not in used]
-    if len(ends) != 1:
-        found = "documents that use each other in a circle" if not ends else f"{len(ends)} documents that no other uses"
-        where = ends[1].where if ends else source.file
-        raise ConfigError(
-            Fault(where, found, "one result, which is built from the others", "Merge it in a file of its own.")
-        )
-    ordered: list[Recipe] = []
-    _visit(ends[0], uses, ordered, ())
-    if len(ordered) != len(recipes):
-        rest = [recipe for recipe in recipes if recipe not in ordered]
-        raise ConfigError(Fault(rest[0].where, "documents that use each other in a circle", "an order"))
-    return tuple(ordered)
-
-
-def _visit(recipe: Recipe, uses: Mapping[int, Sequence[Recipe]], ordered: list[Recipe], path: tuple[int, ...]) -> None:
-    if id(recipe) in path:
-        raise ConfigError(Fault(recipe.where, f"document '{recipe.name}' uses itself", "an order"))
-    for other in uses[id(recipe)]:
-        _visit(other, uses, ordered, (*path, id(recipe)))
-    if recipe not in ordered:
-        ordered.append(recipe)
-
-
-def used_models(recipe: Recipe) -> list[Any]:
-    """Every model that a recipe names: of weights, of the tokenizer, of tokens."""
-    found = list(recipe.models)
-    if recipe.tokenizer is not None:
-        if recipe.tokenizer.source.path not in ("union", "base"):
-            found.append(recipe.tokenizer.source)
-        found += [token.model for token in recipe.tokenizer.tokens.values() if token.model is not None]
-    return list(dict.fromkeys(found))
+                self.source.notes.append(f"{each.where}: {listed(unused)} has no effect in {recipe.method}")

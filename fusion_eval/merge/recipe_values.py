@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fusion_eval.errors import did_you_mean
-from fusion_eval.merge.recipe import Entry, ModelReference, Setting, Settings, TokenizerChoice, TokenSource
-from fusion_eval.merge.recipe_contract import Contract, Option, fits
-from fusion_eval.merge.recipe_yaml import Item, Source
+from fusion_eval.merge.recipe import Entry, ModelReference, Scalar, Setting, Settings, TokenizerChoice, TokenSource
+from fusion_eval.merge.recipe_contract import Contract, Option, is_known
+from fusion_eval.merge.recipe_yaml import NUMBER, Item, Source
+
+PLACES: Final = ("dtype", "out_dtype", "base_model", "tokenizer_source", "tokenizer", "chat_template")
+"""Keys of a recipe that are often written among parameters by mistake."""
 
 
 def parameters(source: Source, item: Item | None, method: str, contract: Contract, allowed: Sequence[str]) -> Settings:
-    """The settings of a `parameters` mapping; unknown and misplaced ones are faults."""
+    """The settings of a `parameters` mapping.
+
+    Misspelt and misplaced ones are faults; those of other methods only have no effect, as recipes often keep them.
+    """
     if item is None or item.value is None:
         return {}
     if not isinstance(item.value, dict):
@@ -22,11 +28,15 @@ def parameters(source: Source, item: Item | None, method: str, contract: Contrac
     options = {**contract.shared, **contract.own}
     found = {}
     for name, value in item.value.items():
-        if name not in options:
-            hint = did_you_mean(name, options) or (f"It takes: {', '.join(options)}." if options else "It takes none.")
-            source.fault(value, f"{method} has no parameter '{name}'", do=hint)
+        hint = did_you_mean(name, options)
+        if name not in options and is_known(name):
+            source.note(value, f"'{name}' has no effect in {method}. {hint}".rstrip())
+        elif name not in options:
+            takes = f"It takes: {', '.join(options)}." if options else "It takes none."
+            takes = "It belongs beside 'parameters', not in it." if name in PLACES else takes
+            source.unknown(value, f"{method} has no parameter '{name}'", hint or takes)
         elif name not in allowed:
-            source.fault(value, f"'{name}' at one model", "at the slice or the whole recipe", "Move it there.")
+            source.unknown(value, f"'{name}' at one model", "Move it to the slice or the whole recipe.")
         else:
             entries = _entries(source, value, name, options[name])
             if entries:
@@ -57,14 +67,28 @@ def _conditional(source: Source, item: Item, name: str, option: Option) -> tuple
     return (Entry(values, None if chosen is None else chosen.value),) if values else ()
 
 
-def _values(source: Source, item: Item, name: str, option: Option) -> tuple[Any, ...]:
+def _values(source: Source, item: Item, name: str, option: Option) -> tuple[Scalar, ...]:
     items = item.value if isinstance(item.value, list) else [item]
-    values = tuple(each.value for each in items)
-    if values and all(fits(option, value) for value in values):
-        return values
+    values = [_flag(each.value) if option.flag else _number(each.value) for each in items]
+    found = tuple(value for value in values if value is not None)
+    if items and len(found) == len(items):
+        return found
     kind = "true or false" if option.flag else "a number"
     source.fault(item, f"{name} is {item.plain()!r}", f"{kind}, a list of such, or {{value: ..., filter: ...}}")
     return ()
+
+
+def _flag(value: Any) -> Scalar | None:
+    """True or false; mergekit itself writes them as 1.0 and 0.0."""
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.lower())
+    return bool(value) if value in (0, 1) else None
+
+
+def _number(value: Any) -> Scalar | None:
+    if isinstance(value, str):
+        return float(value) if NUMBER.fullmatch(value) else None
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def reference(source: Source, item: Item | None, what: str) -> ModelReference | None:
@@ -122,6 +146,8 @@ def tokenizer_choice(source: Source, document: Item, entries: Mapping[str, Item]
         source.fault(document, "tokenizer and tokenizer_source together", "one of them")
     if long is None:
         model = reference(source, short, "tokenizer_source")
+        if model is not None and model.path.startswith("model:"):  # as mergekit wrote it before its version 0.1
+            model = model_reference(str(model).removeprefix("model:"))
         return None if model is None or short is None else TokenizerChoice(model, where=source.where(short.line))
     inner = source.keys(long, ("source", "tokens", "pad_to_multiple_of", "approximate"), "tokenizer")
     chosen = reference(source, inner.get("source"), "tokenizer.source") or ModelReference("union")

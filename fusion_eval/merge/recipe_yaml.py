@@ -11,7 +11,8 @@ import yaml
 
 from fusion_eval.errors import ConfigError, Fault, did_you_mean
 
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+"""How numbers are written."""
 _DEEPEST: Final = 40
 
 
@@ -38,15 +39,17 @@ class Item:
 
 
 class Source:
-    """A YAML text, and the faults found in it so far.
+    """A YAML text, and what was found in it so far.
 
     Args:
         file: its path, for people.
+        lenient: keys that nobody knows are noted, as what has no effect; else they are faults.
     """
 
-    def __init__(self, file: str) -> None:
-        self.file = file
+    def __init__(self, file: str, lenient: bool = False) -> None:
+        self.file, self.lenient = file, lenient
         self.faults: list[Fault] = []
+        self.notes: list[str] = []
 
     def where(self, line: int) -> str:
         """The place of a line."""
@@ -55,6 +58,17 @@ class Source:
     def fault(self, item: Item, found: str, expected: str = "", do: str = "") -> None:
         """Note a fault at an item."""
         self.faults.append(Fault(self.where(item.line), found, expected, do))
+
+    def note(self, item: Item, text: str) -> None:
+        """Note what has no effect."""
+        self.notes.append(f"{self.where(item.line)}: {text}")
+
+    def unknown(self, item: Item, found: str, do: str) -> None:
+        """A key that nobody knows."""
+        if self.lenient:
+            self.note(item, f"{found}, so it has no effect. {do}")
+        else:
+            self.fault(item, found, do=do)
 
     def raise_faults(self) -> None:
         """Raise all faults in one error.
@@ -65,16 +79,25 @@ class Source:
         if self.faults:
             raise ConfigError(*dict.fromkeys(self.faults))
 
-    def keys(self, item: Item, known: Iterable[str], what: str) -> dict[str, Item]:
-        """The entries of a mapping whose keys are known; other keys, and what is no mapping, are faults."""
+    def keys(
+        self, item: Item, known: Iterable[str], what: str, hints: Mapping[str, str] | None = None
+    ) -> dict[str, Item]:
+        """The entries of a mapping whose keys are known; other keys are unknown, and what is no mapping is a fault.
+
+        Args:
+            item: the mapping.
+            known: its keys.
+            what: what it is, for people.
+            hints: what to do about keys that belong elsewhere.
+        """
         if not isinstance(item.value, dict):
             self.fault(item, f"{what} is {item.kind()}", f"a mapping with some of: {', '.join(known)}")
             return {}
         known = tuple(known)
         for key, value in item.value.items():
             if key not in known:
-                hint = did_you_mean(key, known) or f"It takes: {', '.join(known)}."
-                self.fault(value, f"{what} has no key '{key}'", do=hint)
+                hint = (hints or {}).get(key) or did_you_mean(key, known) or f"It takes: {', '.join(known)}."
+                self.unknown(value, f"{what} has no key '{key}'", hint)
         return {key: value for key, value in item.value.items() if key in known}
 
     def items(self, item: Item, what: str) -> list[Item]:
@@ -138,7 +161,7 @@ class Source:
                 entries[name] = self._item(loader, value, key.start_mark.line + 1, depth + 1)
             return Item(entries, line)
         value = loader.construct_object(node)
-        if isinstance(value, str) and node.style is None and _NUMBER.fullmatch(value):
+        if isinstance(value, str) and node.style is None and NUMBER.fullmatch(value):
             value = float(value)  # 1e-5, which YAML 1.1 takes for a text
         return Item(value, line or own)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +13,7 @@ from fusion_eval.merge.group import Rule
 from fusion_eval.merge.recipe import RecipeFile
 from fusion_eval.merge.recipe_book import HasBook
 from fusion_eval.merge.recipe_plan import Segment
-from fusion_eval.merge.recipe_reader import read_recipe
+from fusion_eval.merge.recipe_reader import parse_recipe, read_recipe
 from fusion_eval.method.base_method import Method, Pool
 from fusion_eval.method.recipe_compat import compat_rule
 from fusion_eval.method.recipe_rules import rule_faults, rule_of
@@ -33,17 +34,18 @@ class Recipe(Method):
     Args:
         path: the file.
         compat: use mergekit's own arithmetic, in the dtype of the inputs, with its constants.
+        unknown: `error`, or `ignore`: keys of the recipe that nobody knows have no effect, as in mergekit.
     """
 
     min_experts: ClassVar[int] = 0
 
-    def __init__(self, path: str, compat: bool = False) -> None:
-        self.path, self.compat = path, compat
+    def __init__(self, path: str, compat: bool = False, unknown: str = "error") -> None:
+        self.path, self.compat, self.unknown = path, compat, unknown
 
     @cached_property
     def file(self) -> RecipeFile:
         """The recipes, read once."""
-        return read_recipe(self.path)
+        return read_recipe(self.path, self.unknown)
 
     def apply(
         self, pool: Pool, fabric: Fabric | None = None, *, seed: int = 0
@@ -68,11 +70,20 @@ class Recipe(Method):
             return list(error.faults)
 
     def recipe(self, seed: int) -> str:
-        """The file's text, with the seed and the arithmetic if it does not say them."""
+        """The file's text, with what decides the result and it does not say: seed, arithmetic, unknown keys."""
         text = self.file.text.rstrip() + "\n"
-        if self.file.own or self.file.seed is not None or len(self.file.documents) != 1:
+        if self.file.own or self.file.seed is not None:
             return text
-        return f"{text}fusion_eval: {{seed: {seed}, compat: {str(self._compat).lower()}}}\n"
+        said = f"seed: {seed}, compat: {str(self._compat).lower()}"
+        said += ", unknown: ignore" if self.unknown == "ignore" else ""
+        for added in (f"{text}fusion_eval: {{{said}}}\n", f"{text}---\nfusion_eval: {{{said}}}\n"):
+            with suppress(ConfigError):
+                again = parse_recipe(added)
+                if again.seed == seed and len(again.documents) == len(self.file.documents):
+                    return added
+        raise ConfigError(
+            Fault(self.path, "a text to which no seed can be added", "block style", "End it with a line.")
+        )
 
     @property
     def _compat(self) -> bool:

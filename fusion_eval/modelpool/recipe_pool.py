@@ -27,7 +27,10 @@ from fusion_eval.modelpool.skeletons import built, described
 
 
 def recipe_pool(
-    path: str | None = None, auto_class: str | None = None, skeleton: Mapping[str, Any] | None = None
+    path: str | None = None,
+    auto_class: str | None = None,
+    skeleton: Mapping[str, Any] | None = None,
+    unknown: str = "error",
 ) -> BaseModelPool:
     """The pool of the models that a recipe names; for a recipe of ours, the pool that it describes.
 
@@ -35,15 +38,16 @@ def recipe_pool(
         path: the recipe.
         auto_class: the class of transformers that runs the models; None: the one that their config names.
         skeleton: a node that builds the architecture of models without a config.
+        unknown: `error`, or `ignore`: keys of the recipe that nobody knows have no effect.
 
     Raises:
         ConfigError: with every fault of the file.
     """
     if path is None:
         raise ConfigError(Fault("modelpool.path", "no recipe", "a file", "Use it as method=recipe method.path=..."))
-    file = read_recipe(path)
+    file = read_recipe(path, unknown)
     if not file.own:
-        return RecipePool(path, auto_class, skeleton)
+        return RecipePool(path, auto_class, skeleton, unknown)
     from fusion_eval.build import build
 
     if "modelpool" not in file.own:
@@ -66,16 +70,24 @@ class RecipePool(BaseModelPool):
         path: the recipe.
         auto_class: the class of transformers that runs the models; None: the one that their config names.
         skeleton: a node that builds the architecture of models without a config.
+        unknown: `error`, or `ignore`: keys of the recipe that nobody knows have no effect.
     """
 
-    def __init__(self, path: str, auto_class: str | None = None, skeleton: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        auto_class: str | None = None,
+        skeleton: Mapping[str, Any] | None = None,
+        unknown: str = "error",
+    ) -> None:
         super().__init__()
         self.path, self._auto_class, self._node = Path(path).expanduser(), auto_class, skeleton
+        self._unknown = unknown
 
     @cached_property
     def book(self) -> RecipeBook:
         """The recipe with its models."""
-        return RecipeBook(read_recipe(self.path), self._open_model)
+        return RecipeBook(read_recipe(self.path, self._unknown), self._open_model)
 
     @cached_property
     def _outline(self) -> Material:
