@@ -58,7 +58,11 @@ class VllmModel(TextModel):
         return self.encoder.room(settings.max_tokens)
 
     def plan_scores(self, pieces: Sequence[Pair]) -> list[Work]:
-        """Units in the order of tokens, so that the engine's prefix cache is hit."""
+        """Units in the order of tokens.
+
+        vLLM leaves its prefix cache unread for prompts whose log-probabilities are wanted (its SamplingParams say so), so
+        shared prefixes save nothing here.
+        """
         order = sorted(range(len(pieces)), key=lambda i: (pieces[i].context, pieces[i].continuation))
         parts = [order[start : start + _UNIT] for start in range(0, len(order), _UNIT)]
         return [
@@ -83,7 +87,7 @@ class VllmModel(TextModel):
         return list(self._llm.generate(inputs, settings, use_tqdm=False))
 
     def plan_prompts(self, prompts: Sequence[Prompt]) -> list[Work]:
-        """Units in the order of tokens."""
+        """Units in the order of tokens, so that vLLM's prefix cache is hit."""
         order = sorted(range(len(prompts)), key=lambda i: (prompts[i].tokens or (), i))
         parts = [order[start : start + _UNIT] for start in range(0, len(order), _UNIT)]
         return [Work(tuple(part), len(part), [prompts[i] for i in part]) for part in parts]
@@ -116,6 +120,9 @@ class VllmModel(TextModel):
             )
         except TypeError as error:
             found = f"{', '.join(settings.other)} is nothing that vLLM takes ({error})"
+            raise ConfigError(Fault("generation_kwargs", found, "keywords of vllm.SamplingParams")) from error
+        except ValueError as error:
+            found = f"vLLM refuses a value: {error}"
             raise ConfigError(Fault("generation_kwargs", found, "keywords of vllm.SamplingParams")) from error
 
     def close(self) -> None:

@@ -72,6 +72,14 @@ def test_settings_that_vllm_does_not_know_are_told(folder: Path) -> None:
         model.generate(work)
 
 
+def test_values_that_vllm_refuses_are_told(folder: Path) -> None:
+    model = VllmModel(str(folder))
+    given = {"do_sample": True, "temperature": 3.0, "max_gen_toks": 4}
+    (work,) = model.plan_prompts(model.encode_prompts([("x", given, 0)]))
+    with pytest.raises(ConfigError, match=r"temperature must be in \[0, 2\], got 3.0"):
+        model.generate(work)
+
+
 def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(MissingDependencyError, match="pip install vllm"):

@@ -32,6 +32,12 @@ class SamplingParams:
     def __post_init__(self) -> None:
         if not isinstance(self.top_k, int) or self.top_k < -1:
             raise ValueError("top_k must be 0 (disable), or at least 1")
+        if not 0.0 <= self.temperature <= 2.0:
+            raise ValueError(f"temperature must be in [0, 2], got {self.temperature}.")
+        if any(not stop for stop in self.stop or ()):
+            raise ValueError("stop cannot contain an empty string.")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}.")
 
 
 @dataclass
