@@ -13,7 +13,7 @@ from pathlib import Path
 from fusion_eval.errors import Fault, OutputError
 from fusion_eval.sandbox.program import Status, Verdict
 
-VERSION = 2  # raised whenever a change of the sandbox can change a verdict
+VERSION = 3  # raised whenever a change of the sandbox can change a verdict
 _KEPT = (Status.PASSED, Status.FAILED, Status.OUT_OF_MEMORY, Status.KILLED, Status.OPAQUE)
 
 
@@ -57,14 +57,27 @@ class VerdictCache:
         if self._folder is None or verdict.status not in _KEPT or verdict.results is not None:
             return
         text = json.dumps(asdict(replace(verdict, cached=False)))
-        path = self._path(key)
-        path.parent.mkdir(exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
+        try:
+            _replace(self._path(key), text)
+        except OSError as error:
+            raise OutputError(
+                Fault("cache", f"{self._folder}: {error.strerror}", "a folder with room that can be written")
+            ) from None
 
     def _path(self, key: str) -> Path:
         assert self._folder is not None
         digest = hashlib.blake2b(f"{self._salt}|{key}".encode(), digest_size=20).hexdigest()
         return self._folder / digest[:2] / f"{digest}.json"
+
+
+def _replace(path: Path, text: str) -> None:
+    """Writes a file whole or not at all, whoever else writes the same one."""
+    path.parent.mkdir(exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(name, path)
+    except OSError:
+        os.unlink(name)
+        raise

@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from typing import Any
 
-from fusion_eval.sandbox import bubblewrap, languages, level
+from fusion_eval.sandbox import bubblewrap, languages, level, users
 from fusion_eval.sandbox.jail import scratch
+from fusion_eval.sandbox.jail.runner import PACE
 from fusion_eval.sandbox.jail.wire import FrameError, Reader, send
 from fusion_eval.sandbox.program import Program
 from fusion_eval.sandbox.worker import Setup, environment
@@ -23,31 +24,35 @@ from fusion_eval.sandbox.worker import Setup, environment
 _ANSWER_CAP = 64 << 20
 _SCRATCH = 512 << 20
 _SLACK = 60.0
-_THREADS = 128
+_THREADS = 192
+_GREEDY = 64  # tasks of one program from which others may lack some
 _SIGNAL_SCOPE = 6  # the Landlock version from which a process cannot signal others of the same user
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives", "/dev/null",
            "/dev/urandom", "/dev/zero", "/proc/meminfo", "/proc/cpuinfo", "/proc/stat")  # fmt: skip
 
 
-def run_all(programs: dict[str, Program], setup: Setup, workers: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def run_all(programs: dict[str, Program], setup: Setup) -> Iterator[tuple[str, dict[str, Any]]]:
     """The outcome of each program by its key, as they end; a missing toolchain is an outcome, not a failure."""
-    with ThreadPoolExecutor(workers) as threads:
+    with ThreadPoolExecutor(setup.workers) as threads:
         waiting = {}
-        for number, (key, program) in enumerate(programs.items()):
+        for key, program in programs.items():
             obstacle = _obstacle(program, setup)
             if obstacle:
                 yield key, {"status": "unavailable", "detail": obstacle}
             else:
-                waiting[threads.submit(_run, program, setup, number)] = key
-        starved = []
+                waiting[threads.submit(_run, program, setup)] = key
+        failed: dict[str, dict[str, Any]] = {}
         for done in as_completed(waiting):
             outcome = done.result()
-            if outcome.get("starved"):
-                starved.append(waiting[done])
-            else:
+            if outcome["status"] == "passed":
                 yield waiting[done], outcome
-    for key in starved:
-        yield key, _run(programs[key], setup, 0)
+            else:
+                failed[waiting[done]] = outcome
+    most = max((outcome.get("tasks", 0) for outcome in failed.values()), default=0)
+    greedy = most > _GREEDY and level.shares_threads(setup.layers)
+    for key, outcome in failed.items():
+        again = greedy or outcome.get("starved") or outcome.get("crowded")
+        yield key, _run(programs[key], setup) if again else outcome
 
 
 def _obstacle(program: Program, setup: Setup) -> str:
@@ -62,18 +67,20 @@ def _obstacle(program: Program, setup: Setup) -> str:
     return f"no {' and no '.join(missing)} on this machine (Debian: apt-get install {package})"
 
 
-def _run(program: Program, setup: Setup, number: int) -> dict[str, Any]:
+def _run(program: Program, setup: Setup) -> dict[str, Any]:
+    user = users.take(1) if setup.layers.uid else users.Users((0,))
     folder = "" if setup.layers.bubblewrap else tempfile.mkdtemp(prefix="fusion_eval_run_")
     root = os.path.join(folder, "box") if folder else "/tmp"
     if folder:
         os.chmod(folder, 0o711)
         os.mkdir(root, 0o711)
     try:
-        outcome = _in_jail(_job(program, setup, root, number), program, setup)
+        outcome = _in_jail(_job(program, setup, root, user.numbers[0]), program, setup)
     finally:
         if folder:
             scratch.discard(root)
             os.rmdir(folder)
+        user.give_back()
     return _judged(program, outcome)
 
 
@@ -88,12 +95,11 @@ def _judged(program: Program, outcome: dict[str, Any]) -> dict[str, Any]:
     return {**outcome, "mode": "output" if program.mode == "output" else "in_process"}
 
 
-def _job(program: Program, setup: Setup, root: str, number: int) -> dict[str, Any]:
+def _job(program: Program, setup: Setup, root: str, uid: int) -> dict[str, Any]:
     text = f"{program.code}\n{program.test}" if program.test else program.code
     steps = languages.build(program.language, text)
     tools = languages.toolchain(program.language)
     path = [os.path.dirname(tool) for tool in tools.programs.values()]
-    uid = level.uids_of(number)[0] if setup.layers.uid else 0
     return {
         "root": root,
         "uid": uid,
@@ -101,7 +107,8 @@ def _job(program: Program, setup: Setup, root: str, number: int) -> dict[str, An
         "landlock": setup.layers.landlock > 0,
         "seccomp": setup.layers.seccomp,
         "readable": [*_SYSTEM, *tools.folders, *(["/proc"] if setup.layers.bubblewrap else [])],
-        "threads": _THREADS + level.threads_allowed(setup.layers.bubblewrap),
+        "threads": _THREADS * (setup.workers if level.shares_threads(setup.layers) else 1),
+        "shares_threads": level.shares_threads(setup.layers),
         "environment": {
             **environment(root),
             "OPENSSL_CONF": "/dev/null",
@@ -134,7 +141,7 @@ def _in_jail(job: dict[str, Any], program: Program, setup: Setup) -> dict[str, A
     )  # fmt: skip
     theirs.close()
     limits = program.limits
-    patience = 2 * limits.wall + (max(limits.wall, limits.compile_cpu * 3) if job["compile"] else 0) + _SLACK
+    patience = 2 * limits.wall + (max(limits.wall, PACE * limits.compile_cpu) if job["compile"] else 0) + _SLACK
     try:
         send(ours.fileno(), job)
         return dict(Reader(ours.fileno(), _ANSWER_CAP).read(time.monotonic() + patience))

@@ -129,7 +129,7 @@ def toolchain(name: str) -> Toolchain:
 def _rust_root(path: str) -> str:
     """The toolchain behind rustup's own stand-in for the compiler."""
     return subprocess.run(
-        [path, "--print", "sysroot"], capture_output=True, text=True, check=True, timeout=60
+        [path, "--print", "sysroot"], capture_output=True, text=True, check=True, timeout=300
     ).stdout.strip()
 
 

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -14,10 +15,13 @@ from dataclasses import dataclass
 from fusion_eval.errors import Fault, SandboxError
 from fusion_eval.sandbox.bubblewrap import command as bubblewrap_command
 from fusion_eval.sandbox.jail import landlock, seccomp
-from fusion_eval.sandbox.privilege import FIRST_UID, UIDS, may_change_user
+from fusion_eval.sandbox.privilege import may_change_user
 
-_PROBE_SECONDS = 20
-_THREADS = 64
+_PROBE_SECONDS = 300  # only a hang takes as long; a slow machine must not lose a layer
+_COUNTS_BY_NAMESPACE = (
+    5,
+    14,
+)  # the Linux from which each user namespace has a count of processes and threads of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +113,6 @@ def require(layers: Layers, unsafe: bool) -> None:
     )
 
 
-def uids_of(slot: int) -> tuple[int, int]:
-    """Two unused user numbers for the candidate and the tests of one server."""
-    first = FIRST_UID + (os.getpid() * 8 + slot * 2) % UIDS
-    return first, first + 1
-
-
 def readable_by_others(path: str) -> bool:
     """Whether any user may enter a folder and everything above it."""
     path = os.path.realpath(path)
@@ -127,26 +125,11 @@ def readable_by_others(path: str) -> bool:
         path = parent
 
 
-def threads_allowed(bubblewrap: bool) -> int:
-    """The cap of processes and threads for one sample's user.
-
-    A plain user without a user namespace shares the count with everything else that user runs.
-    """
-    if bubblewrap or may_change_user():
-        return _THREADS
-    mine = os.getuid()
-    return _THREADS + sum(_threads(name) for name in os.listdir("/proc") if name.isdigit() and _owner(name) == mine)
+def shares_threads(layers: Layers) -> bool:
+    """Whether the kernel counts a sample's threads together with those of the user's other programs."""
+    return not layers.uid and not (layers.bubblewrap and _linux() >= _COUNTS_BY_NAMESPACE)
 
 
-def _owner(pid: str) -> int:
-    try:
-        return os.stat(f"/proc/{pid}").st_uid
-    except OSError:
-        return -1
-
-
-def _threads(pid: str) -> int:
-    try:
-        return len(os.listdir(f"/proc/{pid}/task"))
-    except OSError:
-        return 0
+def _linux() -> tuple[int, ...]:
+    found = re.match(r"(\d+)\.(\d+)", platform.release())
+    return tuple(map(int, found.groups())) if found else (0, 0)

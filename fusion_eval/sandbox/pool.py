@@ -5,17 +5,18 @@ from __future__ import annotations
 import selectors
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fusion_eval.sandbox.worker import Setup, Worker
 
 _DEPTH = 2  # jobs a server has at hand, so that it never waits for the host
 _SLACK = 60.0
-_ATTEMPTS = 2
 _LOST: dict[str, Any] = {"status": "infrastructure", "detail": "the sandbox server ended twice on this program"}
 
 Done = Callable[[int, dict[str, Any]], None]
+Jobs = Sequence[dict[str, Any]] | Mapping[int, dict[str, Any]]
+Lost = Callable[[int], None]
 
 
 class Pool:
@@ -41,12 +42,12 @@ class Pool:
             else:
                 done(index, outcome)
 
-        self._drive(jobs, deque(range(len(jobs))), self.workers, first)
+        self._drive(jobs, deque(range(len(jobs))), self.workers, first, spoilt.append)
         for index in spoilt:
-            self._drive(jobs, deque([index]), self.workers[:1], done)
+            alone = {index: {**jobs[index], "alone": True}}
+            self._drive(alone, deque([index]), self.workers[:1], done, lambda index: done(index, dict(_LOST)))
 
-    def _drive(self, jobs: Sequence[dict[str, Any]], waiting: deque[int], workers: list[Worker], done: Done) -> None:
-        attempts: dict[int, int] = {}
+    def _drive(self, jobs: Jobs, waiting: deque[int], workers: list[Worker], done: Done, lost: Lost) -> None:
         while waiting or any(worker.in_flight for worker in workers):
             for worker in workers:
                 self._feed(worker, jobs, waiting)
@@ -55,13 +56,13 @@ class Pool:
                     for index, outcome in worker.answers(_patience(jobs, worker)):
                         done(index, outcome)
                 except EOFError:
-                    self._replace(worker, waiting, attempts, done)
+                    self._replace(worker, waiting, lost)
             for worker in list(workers):
                 if time.monotonic() > worker.deadline:
-                    self._replace(worker, waiting, attempts, done)
+                    self._replace(worker, waiting, lost)
             workers = [self.workers[worker.slot] for worker in workers]
 
-    def _feed(self, worker: Worker, jobs: Sequence[dict[str, Any]], waiting: deque[int]) -> None:
+    def _feed(self, worker: Worker, jobs: Jobs, waiting: deque[int]) -> None:
         while waiting and len(worker.in_flight) < _DEPTH:
             index = waiting.popleft()
             worker.post(index, jobs[index], _seconds(jobs[index]))
@@ -78,17 +79,13 @@ class Pool:
                 key.data.flush()
         return [key.data for key, events in found if events & selectors.EVENT_READ]
 
-    def _replace(self, worker: Worker, waiting: deque[int], attempts: dict[int, int], done: Done) -> None:
-        """Starts a fresh server; the job that was running is tried once more, those behind it as if never sent."""
+    def _replace(self, worker: Worker, waiting: deque[int], lost: Lost) -> None:
+        """Starts a fresh server; the job that was running is lost, those behind it are as if never sent."""
         worker.close()
         self.workers[worker.slot] = Worker(worker.slot, self._setup)
-        lost = list(worker.in_flight)
-        if not lost:
-            return
-        attempts[lost[0]] = attempts.get(lost[0], 0) + 1
-        if attempts[lost[0]] >= _ATTEMPTS:
-            done(lost.pop(0), dict(_LOST))
-        waiting.extendleft(reversed(lost))
+        if worker.in_flight:
+            lost(worker.in_flight.popleft())
+        waiting.extendleft(reversed(worker.in_flight))
 
     def close(self) -> None:
         """Ends every server."""
@@ -102,5 +99,5 @@ def _seconds(job: dict[str, Any]) -> float:
     return 2 * float(job["limits"]["wall"]) + _SLACK
 
 
-def _patience(jobs: Sequence[dict[str, Any]], worker: Worker) -> float:
+def _patience(jobs: Jobs, worker: Worker) -> float:
     return max((_seconds(jobs[index]) for index in worker.in_flight), default=0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
-FIRST_UID, UIDS = 60200, 980  # a range that neither people nor services use
+FIRST_UID, UIDS = 60520, 660  # a range that neither people nor services use
 _NEEDED = (0, 1, 3, 5, 6, 7)  # CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID
 
 

@@ -131,7 +131,7 @@ class Verdict:
         wall: seconds.
         memory: peak resident bytes of a process.
         signal: the signal that ended it, 0 for none.
-        starved: whether it ended for want of a processor, even when run alone.
+        starved: whether there was no processor to be had, even when it was run alone; then it is not scored.
         stdout: kept standard output.
         truncated: whether there was more.
         results: encoded results of a program with inputs and nothing expected.

@@ -56,7 +56,7 @@ class Sandbox:
         self._layers = level.find_layers(bubblewrap, landlock)
         level.require(self._layers, unsafe)
         self._workers = workers or len(os.sched_getaffinity(0))
-        self._setup = Setup(self._layers, tuple(preload), interpreter.current())
+        self._setup = Setup(self._layers, tuple(preload), interpreter.current(), self._workers)
         self._cache = VerdictCache(None if cache is None else Path(cache), self.level)
         self._pool: Pool | None = None
         self._open = False
@@ -114,7 +114,7 @@ class Sandbox:
             self._run_python(python, keep)
         others = {key: program for key, program in programs.items() if program.language != "python"}
         if others:
-            for key, outcome in foreign.run_all(others, self._setup, self._workers):
+            for key, outcome in foreign.run_all(others, self._setup):
                 keep(key, self._verdict(outcome))
         return found
 
@@ -136,6 +136,8 @@ class Sandbox:
 
     def _verdict(self, outcome: dict[str, Any]) -> Verdict:
         results = outcome.get("results")
+        if outcome.get("starved"):
+            outcome |= {"status": "infrastructure", "detail": f"no processor to be had: {outcome['detail']}"}
         return Verdict(
             status=Status(outcome["status"]),
             detail=str(outcome.get("detail", ""))[:_DETAIL],
@@ -166,4 +168,5 @@ def _job(program: Program) -> dict[str, Any]:
         "expected": program.expected,
         "objects": program.objects,
         "limits": asdict(program.limits),
+        "alone": False,
     }

@@ -14,24 +14,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusion_eval.errors import Fault, SandboxError
-from fusion_eval.sandbox import bubblewrap, interpreter, level
+from fusion_eval.sandbox import bubblewrap, interpreter, level, users
 from fusion_eval.sandbox.jail import scratch
 from fusion_eval.sandbox.jail.server import KEPT_TESTS
 from fusion_eval.sandbox.jail.wire import Reader, frame, parse, send
 
 _ANSWER_CAP = 512 << 20
-_START_SECONDS = 60.0
+_START_SECONDS = 300.0  # only a hang takes as long
 _SCRATCH = 256 << 20
+_THREADS = 64
 _TEST_FIELDS = ("test", "helpers", "entries", "inputs", "expected")
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What every server of a sandbox has in common."""
+    """What every server of a sandbox has in common, and how many there are."""
 
     layers: level.Layers
     preload: tuple[str, ...]
     python: interpreter.Interpreter
+    workers: int
 
 
 def environment(home: str) -> dict[str, str]:
@@ -63,6 +65,7 @@ class Worker:
     def __init__(self, slot: int, setup: Setup) -> None:
         self.slot = slot
         self.setup = setup
+        self._users = users.take(2) if setup.layers.uid else users.Users((0, 0))
         self.in_flight: deque[int] = deque()
         self.deadline = float("inf")
         self._out = bytearray()
@@ -114,7 +117,7 @@ class Worker:
         layers, python = self.setup.layers, self._python()
         config = {
             "root": self._root,
-            "uids": level.uids_of(self.slot) if layers.uid else (0, 0),
+            "uids": self._users.numbers,
             "search": layers.uid and not layers.bubblewrap and not all(map(level.readable_by_others, python.folders)),
             "landlock": layers.landlock > 0,
             "seccomp": layers.seccomp,
@@ -128,7 +131,8 @@ class Worker:
                 "/dev/zero",
                 "/etc/ld.so.cache",
             ],
-            "threads": level.threads_allowed(layers.bubblewrap),
+            "threads": _THREADS * (self.setup.workers if level.shares_threads(layers) else 1),
+            "shares_threads": level.shares_threads(layers),
             "shares_user": not layers.uid and not layers.bubblewrap,
             "preload": list(self.setup.preload),
         }
@@ -213,4 +217,5 @@ class Worker:
             scratch.discard(self._root)
             os.rmdir(self._folder)
             self._folder = ""
+        self._users.give_back()
         return said

@@ -39,7 +39,7 @@ def notes(found: CodeResult) -> list[str]:
         told.append(f"{found.unscored} samples could not be scored (the machine, not the program)")
     starved = sum(verdict.starved for row in found.verdicts for verdict in row)
     if starved:
-        told.append(f"{starved} samples ran out of time while starved of a processor")
+        told.append(f"{starved} of them got no processor, even when run alone")
     together = found.integrity.get("in_process", 0)
     if together:
         told.append(f"{together} verdicts come from one process for candidate and tests, which a candidate could fake")

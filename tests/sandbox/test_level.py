@@ -32,11 +32,6 @@ def test_user_maps(text: str, expected: bool) -> None:
     assert maps_users(text) is expected
 
 
-def test_slots_have_users_of_their_own() -> None:
-    pairs = [level.uids_of(slot) for slot in range(8)]
-    assert len({uid for pair in pairs for uid in pair}) == 16
-
-
 def test_folders_that_others_cannot_enter(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b"):

@@ -6,7 +6,19 @@ import os
 import time
 from pathlib import Path
 
-from fusion_eval.sandbox.jail.watch import Drain, Watch, folder_bytes, output, result
+import pytest
+
+from fusion_eval.sandbox.jail import watch as watch_module
+from fusion_eval.sandbox.jail.watch import (
+    Drain,
+    Watch,
+    folder_bytes,
+    lost,
+    out_of_time,
+    output,
+    result,
+    share_to_be_had,
+)
 from fusion_eval.sandbox.jail.wire import frame
 
 
@@ -24,13 +36,26 @@ def test_nothing_is_over_at_first() -> None:
     assert watch().over() is None
 
 
-def test_a_process_that_uses_nothing_waits() -> None:
+def test_a_process_that_uses_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_module, "share_to_be_had", lambda: 1.0)
     assert aged(2).over()["detail"].startswith("waited")
 
 
-def test_a_late_watcher_does_not_call_it_waiting() -> None:
-    assert aged(2, late=True).over() is None
-    assert aged(31, late=True).over()["starved"] is True
+def test_whoever_finds_no_processor_is_starved_and_not_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    for share, early, last in ((0.01, None, True), (0.5, False, False)):
+        monkeypatch.setattr(watch_module, "share_to_be_had", lambda share=share: share)
+        outcome = out_of_time(1.0, 30.0, 2.0, 0.0)
+        assert (outcome and outcome.get("starved", False)) is early
+        assert out_of_time(1.0, 30.0, 31.0, 0.9)["starved"] is last
+    assert out_of_time(1.0, 30.0, 2.0, 0.0, patience=3.0) is None
+
+
+def test_a_share_of_a_processor_is_found_by_asking() -> None:
+    assert 0 < share_to_be_had() <= 1.05
+
+
+def test_time_in_which_nothing_ran_does_not_count() -> None:
+    assert (lost(0.1), lost(60.0)) == (0.0, 60.0)
 
 
 def test_cpu_time_is_counted() -> None:

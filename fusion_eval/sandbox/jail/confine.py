@@ -17,6 +17,7 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS = 1, 4, 8
 _PR_CAP_AMBIENT, _AMBIENT_RAISE = 47, 2
 _CAPABILITY_VERSION = 0x20080522
 _SIGKILL = 9
+_SIGNALS = 128  # queued signals and timers, which are counted by user
 CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, KILL, SETGID, SETUID = 0, 1, 2, 3, 5, 6, 7
 _SERVER_CAPABILITIES = (CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, KILL, SETGID, SETUID)
 
@@ -31,7 +32,6 @@ class Cell:
         rules: descriptor of its Landlock rules, None without Landlock.
         filtered: whether system calls are filtered.
         search: keep the right to read files of other users (Landlock bounds it; a root-only interpreter needs it).
-        threads: cap of the user's processes and threads.
         guards_attributes: whether it may not change modes, owners and times of files.
     """
 
@@ -40,7 +40,6 @@ class Cell:
     rules: int | None
     filtered: bool
     search: bool
-    threads: int
     guards_attributes: bool = False
 
 
@@ -137,7 +136,8 @@ def lock_in(cell: Cell, limits: dict[str, float], kept: Sequence[int], streams: 
             (resource.RLIMIT_CPU, int(limits["cpu"]) + 2),
             (resource.RLIMIT_FSIZE, int(limits["file_size"])),
             (resource.RLIMIT_NOFILE, 64),
-            (resource.RLIMIT_NPROC, cell.threads),
+            (resource.RLIMIT_SIGPENDING, _SIGNALS),
+            (resource.RLIMIT_NPROC, int(limits["threads"])),
         ]
     )
     LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -21,17 +21,19 @@ class Tree:
         pids: their numbers.
         cpu: seconds of CPU time, with that of children they have waited for.
         memory: resident bytes, all together.
+        tasks: how many processes and threads they are.
     """
 
     pids: tuple[int, ...]
     cpu: float
     memory: int
+    tasks: int
 
 
 def below(root: int) -> Tree:
     """The living descendants of a process."""
     parents: dict[int, list[int]] = {}
-    facts: dict[int, tuple[float, int]] = {}
+    facts: dict[int, tuple[float, int, int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             _note(int(name), parents, facts)
@@ -41,17 +43,18 @@ def below(root: int) -> Tree:
         pid = waiting.pop()
         found.append(pid)
         waiting += parents.get(pid, ())
-    return Tree(tuple(found), sum(facts[pid][0] for pid in found), sum(facts[pid][1] for pid in found))
+    cpu, memory, tasks = (sum(column) for column in zip((0.0, 0, 0), *(facts[pid] for pid in found), strict=True))
+    return Tree(tuple(found), cpu, int(memory), int(tasks))
 
 
-def _note(pid: int, parents: dict[int, list[int]], facts: dict[int, tuple[float, int]]) -> None:
+def _note(pid: int, parents: dict[int, list[int]], facts: dict[int, tuple[float, int, int]]) -> None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return
     parents.setdefault(int(fields[1]), []).append(pid)
-    facts[pid] = (sum(map(int, fields[11:15])) / _TICKS, int(fields[21]) * _PAGE)
+    facts[pid] = (sum(map(int, fields[11:15])) / _TICKS, int(fields[21]) * _PAGE, int(fields[17]))
 
 
 def end_all(root: int, uid: int) -> bool:

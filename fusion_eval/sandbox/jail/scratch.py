@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 _MODE = 0o700
+_PATIENCE = 10.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def discard(root: str) -> None:
-    """Removes a folder and everything below it, however deep."""
-    tidy(root, {})
-    os.rmdir(root)
+    """Removes a folder and everything below it, however deep; programs that are about to end may still write there."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            tidy(root, {})
+            os.rmdir(root)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def tidy(root: str, owners: dict[str, int]) -> bool:

@@ -105,7 +105,9 @@ _ALWAYS = [
     "mknodat",
     "memfd_secret",
     "fanotify_init",
-    "inotify_add_watch",  # Landlock lets it name what happens in folders that cannot be read
+    "inotify_init",  # a user has few; and Landlock lets them name what happens in folders that cannot be read
+    "inotify_init1",
+    "inotify_add_watch",
     "lookup_dcookie",
     "vhangup",
     "sethostname",
@@ -132,7 +134,8 @@ _ALONE = [
     "sched_setaffinity",
     "ioprio_set",
 ]
-_SET_OWNER = {"fcntl": (8, 10, 15), "ioctl": (0x8901, 0x8902)}  # F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP
+# F_SETOWN, F_SETSIG, F_SETOWN_EX, and F_SETPIPE_SZ, whose pages are counted by user; FIOSETOWN, SIOCSPGRP
+_BY_COMMAND = {"fcntl": (8, 10, 15, 1031), "ioctl": (0x8901, 0x8902)}
 
 
 class _Program:
@@ -202,7 +205,7 @@ def _common(out: _Program, table: dict[str, int]) -> None:
     for name in _ALWAYS:
         if name in table:
             out.deny(table[name])
-    for name, commands in _SET_OWNER.items():
+    for name, commands in _BY_COMMAND.items():
         out.argument_among(table[name], 1, commands, _EPERM, None)
 
 

@@ -9,13 +9,12 @@ import time
 from collections import OrderedDict
 from typing import Any, NoReturn
 
-from fusion_eval.sandbox.jail import candidate, confine, landlock, scratch, tester, watch, zygote
+from fusion_eval.sandbox.jail import candidate, confine, crowd, landlock, scratch, tester, watch, zygote
 from fusion_eval.sandbox.jail.wire import Reader, receive_with_fds, send, send_with_fds
 
 _JOB_CAP = 256 << 20
 KEPT_TESTS = 16
 _CANDIDATE, _TESTS = "candidate", "tests"
-_NO_THREAD = "can't start new thread"  # where samples share their user, a neighbour may have taken the user's last one
 
 
 class Server:
@@ -23,7 +22,7 @@ class Server:
 
     Args:
         config: what the host found: `root` (scratch), `uids`, `search`, `landlock`, `seccomp`, `readable`,
-            `threads`, `shares_user` (with files outside).
+            `threads` (for a sample), `shares_user` (with files outside), `shares_threads` (with whoever has the user).
         channel: the zygote's socket.
     """
 
@@ -33,9 +32,18 @@ class Server:
         self.owners = dict(zip((_CANDIDATE, _TESTS), config["uids"], strict=True))
         self.cell = make_cell(config, _TESTS)
         self.tests: OrderedDict[str, tester.Test] = OrderedDict()
+        self.threads = self._threads()
+        self.strict = crowd.memory_is_promised_strictly()
+
+    def _threads(self) -> int:
+        """The cap of the user's processes and threads that leaves a sample its own."""
+        return int(self.config["threads"]) + (crowd.tasks_of_user() if self.config["shares_threads"] else 0)
 
     def run(self, job: dict[str, Any]) -> dict[str, Any]:
         """The verdict on one job."""
+        if job["alone"]:
+            self.threads = self._threads()
+        job["limits"]["threads"] = self.threads
         outcome = self._once(job, job["mode"])
         if outcome["status"] == "opaque" and (outcome.get("where") == "an argument" or job["objects"]):
             reason = outcome["detail"]
@@ -49,10 +57,23 @@ class Server:
         outcome = run(job)
         outcome["mode"] = mode
         outcome["wall"] = time.monotonic() - start
-        outcome["crowded"] = self.config["shares_user"] and _NO_THREAD in str(outcome.get("detail", ""))
+        self._weigh(outcome, job)
         if scratch.tidy(self.config["root"], self.owners):
             self._renew()
         return outcome
+
+    def _weigh(self, outcome: dict[str, Any], job: dict[str, Any]) -> None:
+        """Fails a program that left too much on disk; marks one that may owe its failure to others."""
+        limit = int(job["limits"]["disk"])
+        name = _TESTS if outcome["mode"] == "in_process" else _CANDIDATE
+        folder = os.path.join(self.config["root"], name)
+        heavy = watch.folder_bytes(folder, limit) > limit
+        if heavy and outcome["status"] == "passed":
+            outcome.update(status="failed", detail=watch.too_much(limit))
+        if outcome.get("spoilt") or (self.strict and outcome["status"] == "out_of_memory"):
+            outcome["crowded"] = True
+            if not heavy and crowd.disk_is_full(self.config["root"]):
+                outcome.update(status="infrastructure", detail=f"no room on this machine's disk: {outcome['detail']}")
 
     def _renew(self) -> None:
         if self.cell.rules is not None:
@@ -91,7 +112,7 @@ class Server:
         pid = self._reply()["pid"]
         outcome = watch.result(self._watch(job, [pid, judge], _CANDIDATE), read, cap)
         os.close(read)
-        return _settle(outcome, self._end(bool(outcome.get("ended"))), zygote.reap(judge, 0.0))
+        return _settle(outcome, job, self._end(bool(outcome.get("ended"))), zygote.reap(judge, 0.0))
 
     def _end(self, expected: bool) -> dict[str, Any]:
         send_with_fds(self.channel, {"do": "end", "expected": expected}, [])
@@ -107,7 +128,7 @@ class Server:
         os.close(write)
         outcome = watch.result(self._watch(job, [pid], _TESTS), read, int(job["limits"]["result"]))
         os.close(read)
-        return _settle(outcome, zygote.reap(pid, 0.25 if outcome.get("ended") else 0.0))
+        return _settle(outcome, job, zygote.reap(pid, 0.25 if outcome.get("ended") else 0.0))
 
     def _output(self, job: dict[str, Any]) -> dict[str, Any]:
         read, write = os.pipe()
@@ -122,7 +143,7 @@ class Server:
         outcome = watch.output(self._watch(job, [self._reply()["pid"]], _CANDIDATE), drain)
         os.close(read)
         end = self._end(bool(outcome.get("ended")))
-        settled = _settle(outcome, end)
+        settled = _settle(outcome, job, end)
         if settled["status"] == "passed" and end["exit"] != 0:
             settled["status"] = "out_of_memory" if end["exit"] == 77 else "failed"
             settled["detail"] = f"exit code {end['exit']}"
@@ -153,7 +174,7 @@ def _run_together(job: dict[str, Any], test: tester.Test, fd: int) -> NoReturn:
     candidate.leave(fd, outcome)
 
 
-def _settle(outcome: dict[str, Any], *ends: dict[str, Any]) -> dict[str, Any]:
+def _settle(outcome: dict[str, Any], job: dict[str, Any], *ends: dict[str, Any]) -> dict[str, Any]:
     """Adds how the processes ended and what they used to an outcome."""
     main = ends[0]
     settled = {
@@ -164,12 +185,11 @@ def _settle(outcome: dict[str, Any], *ends: dict[str, Any]) -> dict[str, Any]:
     }
     if any(end["exit"] == zygote.LOST for end in ends):
         settled.update(status="infrastructure", detail="a process could not be locked in")
-    elif outcome.get("ended") and main["signal"] in (signal.SIGXCPU, signal.SIGKILL):
-        over = settled["cpu"] >= 1.0 and main["signal"] == signal.SIGXCPU
-        settled.update(status="timeout" if over else "killed", detail=f"ended by signal {main['signal']}")
     elif outcome.get("ended") and main["signal"]:
-        settled.update(status="killed", detail=f"ended by signal {main['signal']}")
-    return settled
+        # the kernel's own count of CPU time may be ahead of the watch
+        over = main["signal"] in (signal.SIGXCPU, signal.SIGKILL) and settled["cpu"] >= job["limits"]["cpu"]
+        settled.update(status="timeout" if over else "killed", detail=f"ended by signal {main['signal']}")
+    return {**settled, "spoilt": crowd.spoilt(settled, *ends)}
 
 
 def make_cell(config: dict[str, Any], role: str) -> confine.Cell:
@@ -180,7 +200,7 @@ def make_cell(config: dict[str, Any], role: str) -> confine.Cell:
         rules = landlock.ruleset(confine.LIBC, config["readable"], [folder, "/dev/null"])
     uid = config["uids"][(_CANDIDATE, _TESTS).index(role)]
     shared = config["shares_user"]
-    return confine.Cell(uid, folder, rules, config["seccomp"], config["search"], config["threads"], shared)
+    return confine.Cell(uid, folder, rules, config["seccomp"], config["search"], shared)
 
 
 def main(fd: int) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 from fusion_eval.sandbox.jail.wire import FrameError, Reader, parse
 
 _STEP = 0.1  # seconds between two looks at a running sample
-_IDLE_SHARE = 0.005  # a process that used less of a core than this was waiting, not starved
-_LATE = 0.5  # a watcher woken later than this was itself starved
+_IDLE_SHARE = 0.02  # a process that used less of a core than this was waiting, or starved
+_LATE = 0.5  # a watcher woken later than this did not run, and so did nobody else
+_TRIED, _PATIENT = 0.02, 1.0  # seconds of CPU time to ask for, and for how long, to find what there is
 
 
 @dataclass(slots=True)
@@ -32,7 +33,6 @@ class Watch:
     disk: int
     folder: str
     started: float = field(default_factory=time.monotonic)
-    late: bool = False
     next_look: float = field(default_factory=lambda: time.monotonic() + 0.01)
 
     def look(self) -> dict[str, Any] | None:
@@ -51,20 +51,54 @@ class Watch:
     def over(self) -> dict[str, Any] | None:
         """The outcome of a sample that has used up a budget."""
         elapsed, used = time.monotonic() - self.started, self.used()
-        if used >= self.cpu:
-            return {"status": "timeout", "detail": f"used {used:.2f} s of CPU time of {self.cpu:g} s"}
-        if elapsed >= self.cpu and used < _IDLE_SHARE * elapsed and not self.late:
-            return {"status": "timeout", "detail": f"waited: used {used:.2f} s of CPU time in {elapsed:.1f} s"}
-        if elapsed >= self.wall:
-            return {"status": "timeout", "starved": True, "detail": f"got {used:.2f} s of CPU time in {elapsed:.1f} s"}
+        if (outcome := out_of_time(self.cpu, self.wall, elapsed, used)) is not None:
+            return outcome
         if self.disk and elapsed > 2 * _STEP and folder_bytes(self.folder, self.disk) > self.disk:
-            return {"status": "failed", "detail": f"wrote more than {self.disk} bytes to disk"}
+            return {"status": "failed", "detail": too_much(self.disk)}
         return None
 
     def step(self) -> float:
         """Seconds that may pass before the next look."""
         left = min(self.cpu - self.used(), self.wall - (time.monotonic() - self.started))
         return min(_STEP, max(0.002, left))
+
+
+def too_much(disk: int) -> str:
+    """What is said of a program that filled its scratch folder."""
+    return f"wrote more than {disk} bytes to disk"
+
+
+def out_of_time(cpu: float, wall: float, elapsed: float, used: float, patience: float = 0.0) -> dict[str, Any] | None:
+    """The outcome of a program after `elapsed` seconds with `used` of CPU time; None while it may go on.
+
+    One that used next to nothing, or reached the wall limit, has waited if there was a processor to be had, and is
+    starved if there was none. Waiting is no fault before `patience` seconds.
+    """
+    if used >= cpu:
+        return {"status": "timeout", "detail": f"used {used:.2f} s of CPU time of {cpu:g} s"}
+    idle = elapsed >= max(cpu, patience) and used < _IDLE_SHARE * elapsed
+    if not idle and elapsed < wall:
+        return None
+    share = share_to_be_had()
+    if idle and share > 5 * _IDLE_SHARE:
+        return {"status": "timeout", "detail": f"waited: used {used:.2f} s of CPU time in {elapsed:.1f} s"}
+    if elapsed < wall:
+        return None
+    detail = f"got {used:.2f} s of CPU time in {elapsed:.1f} s"
+    return {"status": "timeout", "starved": share * elapsed < cpu, "detail": detail}
+
+
+def lost(delay: float) -> float:
+    """The part of a watcher's delay that does not count: after a long one, nothing else ran either."""
+    return delay if delay > _LATE else 0.0
+
+
+def share_to_be_had() -> float:
+    """The part of a processor that a process gets here and now, found by asking for it."""
+    start, before = time.monotonic(), time.thread_time()
+    while (used := time.thread_time() - before) < _TRIED and time.monotonic() - start < _PATIENT:
+        pass
+    return used / max(time.monotonic() - start, 1e-9)
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -139,6 +173,5 @@ def _ready(watch: Watch, fd: int) -> bool:
     step = watch.step()
     before = time.monotonic()
     ready, _, _ = select.select([fd], [], [], step)
-    if time.monotonic() - before > step + _LATE:
-        watch.late = True
+    watch.started += lost(time.monotonic() - before - step)
     return bool(ready)

@@ -39,6 +39,7 @@ _WARM = [
 ]
 _JOB_CAP = 256 << 20
 _GRACE = 0.25  # seconds for a process that hung up to end by itself, so that its own signal is seen
+_PATIENCE = 20.0  # seconds to wait for a process to be had
 LOST = 97  # exit code of a process that could not be locked in
 
 
@@ -65,7 +66,7 @@ def settle() -> None:
 def spawn(cell: confine.Cell, limits: dict[str, float], body: Callable[[], NoReturn], kept: Sequence[int],
           streams: tuple[int, int, int] | None = None) -> int:  # fmt: skip
     """Forks a locked-in process that runs `body`; returns its number."""
-    pid = os.fork()
+    pid = _fork()
     if pid:
         return pid
     try:
@@ -77,6 +78,18 @@ def spawn(cell: confine.Cell, limits: dict[str, float], body: Callable[[], NoRet
         body()
     finally:
         os._exit(98)
+
+
+def _fork() -> int:
+    """`os.fork`, with patience where others hold every process or all memory for a moment."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return os.fork()
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
 
 
 def reap(pid: int, grace: float) -> dict[str, Any]:
