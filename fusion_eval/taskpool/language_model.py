@@ -86,10 +86,11 @@ class EngineMaker:
         from fusion_eval.harness.engine.vision import VisionLanguageModel, VisionOptions
 
         config: Any = model.config
-        if config.is_encoder_decoder:
+        if config.is_encoder_decoder or getattr(getattr(config, "text_config", None), "is_encoder_decoder", False):
             raise ConfigError(
                 Fault("modelpool", f"model '{name}' is a {type(model).__name__}, an encoder with a decoder",
-                      "a decoder with a vision tower", "Set auto_class=AutoModelForImageTextToText.")
+                      "a decoder with a vision tower",
+                      "Set auto_class=AutoModelForImageTextToText, or choose a model that writes by a decoder alone.")
             )  # fmt: skip
         processor = self.processor_of(model, name, pool)
         known = {field.name for field in fields(VisionOptions)} - {"scorer"}

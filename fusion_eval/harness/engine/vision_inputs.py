@@ -17,6 +17,8 @@ from fusion_eval.harness.media import Media
 logger = logging.getLogger(__name__)
 _NAMES = {"image": "images", "video": "videos", "audio": "audio"}
 TYPE_KEYS = ("mm_token_type_ids", "token_type_ids")
+PER_TOKEN = ("cross_attention_mask", "image_embeds_position_mask")
+"""Tensors [1, tokens, ...] that say which tokens see, or stand for, which parts of pictures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,16 +195,22 @@ class InputMaker:
         given: dict[str, list[Any]] = {}
         for medium in media:
             given.setdefault(_NAMES[medium.kind], []).append(self.value_of(medium))
-        if "images" in given:
-            given["images"] = [given["images"]]
         if any(isinstance(video, list) for video in given.get("videos", ())):
             options = {"do_sample_frames": False, **options}
         if "audio" in given:
             options = {"sampling_rate": given["audio"][0]["sampling_rate"], **options}
             given["audio"] = [sound["array"] for sound in given["audio"]]
-        if not self._begins(text):
+        if self._begins(text):
+            options = {"add_special_tokens": False, **options}
+        if "images" not in given:
             return self._called([text], given, options)
-        return self._called([text], given, {"add_special_tokens": False, **options})
+        try:
+            return self._called([text], {**given, "images": [given["images"]]}, options)
+        except DataError as error:  # some processors know no pictures by prompt, only a list of them
+            try:
+                return self._called([text], given, options)
+            except DataError:
+                raise error from error.__cause__
 
     def _called(self, texts: list[str], given: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
         try:

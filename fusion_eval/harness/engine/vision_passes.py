@@ -80,6 +80,13 @@ class Passes:
         """Whether its attention is of kinds whose masks are known here."""
         return self._kinds <= {"full_attention", "sliding_attention"}
 
+    def keeps(self, shown: Shown) -> bool:
+        """Whether what is kept of a prompt is keys and values of every token in every layer, and nothing else."""
+        length, cache = len(shown.tokens), new_cache()
+        self._whole([shown], [length], cache, padded=False)
+        parts = [part for layer in layers_of(cache) for part in layer]
+        return bool(parts) and all(part is not None and part.shape[2] == length for part in parts)
+
     def features(self, tensors: Mapping[str, torch.Tensor]) -> Any:
         """Features of pictures, as the model itself computes them."""
         takes = inspect.signature(self.base.get_image_features).parameters

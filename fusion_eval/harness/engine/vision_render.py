@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -62,6 +63,23 @@ class Renderer:
         if not self._template and not self._text_template:
             logger.warning("%s has no chat template; prompts are written as USER: ... ASSISTANT:", name)
 
+    @functools.cached_property
+    def leaves_slots(self) -> bool:
+        """Whether prompts hold a slot for each picture; not where the processor puts pictures before every text.
+
+        Processors that know chat templates do not; of others it is found out on a small picture.
+        """
+        from PIL import Image
+
+        if self._template or self._text_template:
+            return True
+        image = Image.new("RGB", (32, 32))
+        try:
+            row = self.processor(text="A", images=image, return_tensors="pt")["input_ids"][0]
+        except (ValueError, TypeError, KeyError, RuntimeError, IndexError):
+            return True
+        return len(row) <= len(self._tokenizer("A")["input_ids"]) + 1
+
     def render(self, conversation: Conversation, add_generation_prompt: bool | None = None) -> str:
         """The text; a conversation that ends with the assistant's turn is left open there.
 
@@ -82,7 +100,7 @@ class Renderer:
     def _placed(self, conversation: Conversation) -> Conversation:
         """The conversation with its pictures where its text has slots for all of them, as some tasks write it."""
         pictures = [medium for medium in conversation.media if medium.kind == "image"]
-        slot = getattr(self.processor, "image_token", None)
+        slot = str(getattr(self.processor, "image_token", None) or "")
         if not pictures or not slot or sum(turn.text.count(slot) for turn in conversation.turns) != len(pictures):
             return conversation
         rest = iter(pictures)
@@ -105,8 +123,9 @@ class Renderer:
             return str(owner.apply_chat_template(rest, **options))
 
     def _flat(self, content: list[dict[str, str]]) -> str:
-        """Parts as one string, a slot on a line of its own for each picture."""
-        return "".join(part["text"] if part["type"] == "text" else f"{self._slot(part['type'])}\n" for part in content)
+        """Parts as one string, a slot on a line of its own for each picture that has one."""
+        shown = [part for part in content if part["type"] != "image" or self.leaves_slots]
+        return "".join(part["text"] if part["type"] == "text" else f"{self._slot(part['type'])}\n" for part in shown)
 
     def _slot(self, kind: str) -> str:
         return str(getattr(self.processor, f"{kind}_token", None) or f"<{kind}>")

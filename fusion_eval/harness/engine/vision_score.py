@@ -13,8 +13,8 @@ from fusion_eval.errors import EvaluationError, Fault
 from fusion_eval.harness.engine.protocol import Score
 from fusion_eval.harness.engine.tree import check_finite, out_of_memory
 from fusion_eval.harness.engine.trie import Item, build_pack, common_length
-from fusion_eval.harness.engine.vision_inputs import Shown
-from fusion_eval.harness.engine.vision_sight import Sight
+from fusion_eval.harness.engine.vision_inputs import PER_TOKEN, Shown
+from fusion_eval.harness.engine.vision_sight import Sight, refusing
 
 Tokens = tuple[int, ...]
 
@@ -85,10 +85,16 @@ class ChoiceScorer:
         """The same by one `forward` over prompt and continuation, for models whose parts cannot be used apart."""
         more = len(continuation)
         types = {key: (*kinds, *(0,) * more) for key, kinds in shown.types.items()}
-        whole = Shown((*shown.tokens, *continuation), shown.prefix, shown.media, types, shown.tensors, shown.features)
-        with torch.inference_mode():
+        tensors = {key: _longer(key, value, more) for key, value in shown.tensors.items()}
+        whole = Shown((*shown.tokens, *continuation), shown.prefix, shown.media, types, tensors, shown.features)
+        with torch.inference_mode(), refusing(whole, self.sight.maker.name):
             logits = self.sight.passes.logits(whole, more + 1)
         return score_of(logits[:-1], continuation)
+
+
+def _longer(key: str, value: torch.Tensor, more: int) -> torch.Tensor:
+    """A tensor that has a row for every token, for more tokens that see what the last one sees."""
+    return torch.cat([value, value[:, -1:].expand(-1, more, *value.shape[2:])], 1) if key in PER_TOKEN else value
 
 
 def score_of(logits: torch.Tensor, targets: Tokens) -> Score:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 
 from fusion_eval.errors import EvaluationError, Fault, FusionEvalError
+from fusion_eval.harness.engine.tree import out_of_memory
 from fusion_eval.harness.engine.trie import Item, build_pack
 from fusion_eval.harness.engine.vision_inputs import TYPE_KEYS, InputMaker, Picture, Recent, Shown
 from fusion_eval.harness.engine.vision_passes import Passes, Prefix, split
@@ -80,9 +82,10 @@ class Sight:
             way: see `way`; None to ask there.
             exact: take no features that were computed together with those of other pictures.
         """
-        self.maker.check_slots(rendered, media)
-        way = way or (self.way(media) if media else None)
-        if media and way != "features":
+        if self.renderer.leaves_slots:
+            self.maker.check_slots(rendered, media)
+        chosen = way or self.way(media)
+        if chosen == "whole" or (media and chosen != "features"):
             return self.maker.whole(rendered, media)
         known = [
             self._glanced if not exact and m.digest not in self._pictures and m.digest in self._glanced
@@ -212,10 +215,9 @@ class Sight:
         kept = dict(self.passes.work)
         try:
             with torch.inference_mode():
-                whole = self.maker.whole(rendered, media) if media else self.show(rendered, ())
+                whole = self.maker.whole(rendered, media) if media else self.maker.assembled(rendered, (), ())
                 count = min(4, len(whole.tokens) - whole.prefix)
-                known = count and self.passes.takes_trees
-                expected = self.passes.logits(whole, count).float().log_softmax(-1) if known else None
+                expected = self._expected(whole, count) if count and self.passes.takes_trees else None
                 for way in WAYS[0 if self.passes.takes_features and self.maker.takes_slots else 1 : 2]:
                     if expected is not None and self._agrees(way, rendered, media, whole, expected):
                         return way
@@ -223,6 +225,16 @@ class Sight:
             self.passes.work.clear()
             self.passes.work.update(kept)
         return "whole"
+
+    def _expected(self, whole: Shown, count: int) -> torch.Tensor | None:
+        """Log-probabilities at the end of a prompt; None where the model keeps other things than keys and values."""
+        try:
+            return self.passes.logits(whole, count).float().log_softmax(-1) if self.passes.keeps(whole) else None
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+            logger.debug("%d pictures: %s", len(whole.media), error)
+            return None
 
     def _agrees(self, way: Way, rendered: str, media: list[Media], whole: Shown, expected: torch.Tensor) -> bool:
         try:
@@ -240,6 +252,24 @@ class Sight:
             return False
         far = (found.float().log_softmax(-1) - expected).abs().max()
         return bool(far < _TOLERANCE.get(self.passes.dtype, 0.5))
+
+
+@contextmanager
+def refusing(shown: Shown, name: str) -> Iterator[None]:
+    """Says what a model refuses: some take no prompt without a picture, or only one picture.
+
+    Raises:
+        EvaluationError: instead of the model's own error.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory(len(shown.tokens)) from error
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise EvaluationError(
+            Fault(f"model '{name}'", f"refuses a prompt with {len(shown.media)} pictures: {error}",
+                  "a prompt as the model was made for", "Leave out such documents (on_error=unscored), or the task.")
+        ) from error  # fmt: skip
 
 
 def require_room(shown: Shown, limit: int, name: str) -> int:

@@ -16,7 +16,7 @@ from fusion_eval.harness.engine.protocol import Prompt
 from fusion_eval.harness.engine.trie import Item, build_pack
 from fusion_eval.harness.engine.vision_inputs import Shown
 from fusion_eval.harness.engine.vision_passes import Prefix, side_by_side
-from fusion_eval.harness.engine.vision_sight import Sight, Way, require_room
+from fusion_eval.harness.engine.vision_sight import Sight, Way, refusing, require_room
 
 _PASS_TOKENS = {"cpu": 4096, "cuda": 32768}
 _TIE = {torch.float32: 1e-4, torch.float64: 1e-8, torch.float16: 2e-3, torch.bfloat16: 1e-2}
@@ -54,7 +54,7 @@ class Writer:
 
     def write_alone(self, prompt: Prompt, settings: Settings, tokenizer: Any) -> str:
         """The same by the model's own `generate`: beams, penalties, or a model whose parts cannot be used apart."""
-        shown = self.shown(prompt, "whole", True)
+        shown = self.shown(prompt, "whole" if prompt.media else None, True)
         room = require_room(shown, self.max_length, self.name)
         keywords = {**settings.other, **settings.options, "do_sample": settings.sampled}
         keywords.pop("max_length", None)
@@ -62,7 +62,7 @@ class Writer:
         given = {key: torch.tensor([row], device=passes.device) for key, row in shown.types.items()}
         tokens = torch.tensor([shown.tokens], device=passes.device)
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        with torch.inference_mode(), torch.random.fork_rng(enabled=prompt.seed is not None):
+        with torch.inference_mode(), torch.random.fork_rng(enabled=prompt.seed is not None), refusing(shown, self.name):
             if prompt.seed is not None:
                 torch.manual_seed(prompt.seed)
             output = passes.model.generate(
