@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fusion_eval.errors import CheckpointError, Fault, listed
 from fusion_eval.merge.checkpoint import TensorSpec
+from fusion_eval.merge.disk import read_ahead
 
 DTYPES: Final[Mapping[str, torch.dtype]] = {
     "BOOL": torch.bool,
@@ -76,10 +77,8 @@ class SafetensorsFile:
     def prefetch(self, name: str) -> None:
         """Ask the operating system, where it can, to read a tensor in the background; not worth it for small ones."""
         entry = self.entries[name]
-        if entry.end - entry.begin >= _WORTH_ASKING and hasattr(os, "posix_fadvise"):
-            descriptor = os.open(self.path, os.O_RDONLY)
-            os.posix_fadvise(descriptor, entry.begin, entry.end - entry.begin, os.POSIX_FADV_WILLNEED)
-            os.close(descriptor)
+        if entry.end - entry.begin >= _WORTH_ASKING:
+            read_ahead(self.path, entry.begin, entry.end)
 
     def _mapped(self) -> Tensor:
         with self._lock:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fusion_eval.errors import Fault, OutputError
 from fusion_eval.merge.checkpoint import Checkpoint
+from fusion_eval.merge.disk import reserve
 from fusion_eval.merge.locks import lock_file, locked
 from fusion_eval.merge.loop import Loop, stream
 from fusion_eval.merge.shards import INDEX, Shard, index_text, plan_shards
@@ -122,6 +123,7 @@ class ShardSink:
             lock_file(descriptor, path)
             os.ftruncate(descriptor, 0)
             self._open[shard.file] = descriptor
+            reserve(descriptor, shard.size)
             _write_all(descriptor, memoryview(shard.header), 0)
         return self._open[shard.file]
 
