@@ -60,8 +60,8 @@ class VllmModel(TextModel):
     def plan_scores(self, pieces: Sequence[Pair]) -> list[Work]:
         """Units in the order of tokens.
 
-        vLLM leaves its prefix cache unread for prompts whose log-probabilities are wanted (its SamplingParams say so), so
-        shared prefixes save nothing here.
+        vLLM leaves its prefix cache unread for prompts whose log-probabilities are wanted (its SamplingParams say
+        so), so shared prefixes save nothing here.
         """
         order = sorted(range(len(pieces)), key=lambda i: (pieces[i].context, pieces[i].continuation))
         parts = [order[start : start + _UNIT] for start in range(0, len(order), _UNIT)]
