@@ -32,6 +32,7 @@ GROUPS = ("program", "method", "modelpool", "taskpool", "fabric")
 """The groups that a run is composed of: one choice of each is built."""
 FOREIGN = (HydraException, OmegaConfBaseException, yaml.YAMLError)
 """What Hydra, OmegaConf and the YAML reader raise where the user can put it right."""
+_KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 
 
 @dataclass
@@ -140,6 +141,9 @@ def explain(error: Exception) -> FusionEvalError:
     elif str(error).startswith("Multiple values for "):
         group = str(error).split()[3].rstrip(".")
         fault = Fault(group, "chosen twice", do=f"Write {group}=..., without a plus.")
+    elif several := re.match(r"Ambiguous value for argument '(.+?)'", str(error)):
+        do = "Put -m in front to run each of them; a list is key=[a,b], a text key='\"a,b\"'."
+        fault = Fault(f"override '{several[1]}'", "several values", "one value", do)
     else:
         fault = Fault("", " ".join(str(error).split()))
     return ConfigError(fault)
@@ -205,6 +209,8 @@ def _config_fault(error: OmegaConfBaseException, origin: str) -> Fault:
     where = error.full_key or str(error.key or "")
     if isinstance(error, ConfigKeyError | AttributeError) and isinstance(error.parent_node, DictConfig):
         fault = _unknown_key(where, str(error.key), [str(key) for key in error.parent_node if key != "hydra"])
+    elif unfit := re.match(r"Value '(.*)' of type '\w+' could not be converted to (\w+)", str(error)):
+        fault = Fault(where, f"'{unfit[1]}'", _KINDS.get(unfit[2], unfit[2]))
     else:
         fault = Fault(where, str(error).splitlines()[0])
     return Fault(f"{fault.where} (set in {origin})", fault.found, fault.expected, fault.do) if origin else fault

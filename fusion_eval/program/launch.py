@@ -121,10 +121,9 @@ def build_fabric(node: dict[str, Any]) -> Fabric:
     quieten_lightning()
     try:
         fabric: Fabric = build(node, _key_="fabric")
-    except FusionEvalError:
-        raise
-    except Exception as error:
-        raise ConfigError(Fault("fabric", str(error), do="Check accelerator, devices and strategy.")) from error
+    except ConfigError as error:
+        do = "Use fabric=cpu, or set fabric.accelerator, devices and strategy to what this machine has."
+        raise ConfigError(*(replace(fault, do=do) for fault in error.faults)) from error
     return fabric
 
 
@@ -203,7 +202,7 @@ def _path(kind: type) -> str:
 def _keywords(node: Mapping[str, Any]) -> set[str]:
     """What the program of a node takes."""
     from fusion_eval.build import locate
-    from fusion_eval.mixins import accepted_keywords
+    from fusion_eval.component import accepted_keywords
 
     return accepted_keywords(locate(node["_target_"]))
 

@@ -26,6 +26,7 @@ from fusion_eval.errors import (
 )
 from fusion_eval.modelpool import CheckpointPool
 from fusion_eval.program.fusion import FusionProgram
+from fusion_eval.program.launch import build_fabric
 from fusion_eval.taskpool import DummyTaskPool
 from tests.program.running import run
 
@@ -307,3 +308,8 @@ def test_a_dry_run_keeps_what_was_measured(tmp_path: Path) -> None:
     assert (tmp_path / "items" / "old").exists()
     run(tmp_path, "limit=2", "program.experts=none")
     assert not (tmp_path / "items" / "old").exists()
+
+
+def test_a_fabric_that_this_machine_does_not_have() -> None:
+    with pytest.raises(ConfigError, match=r"fabric: building lightning\.fabric\.Fabric failed.*Use fabric=cpu, or set"):
+        build_fabric({"_target_": "lightning.fabric.Fabric", "accelerator": "cpu", "devices": 3.5})
