@@ -168,6 +168,11 @@ def build_requests(name: str, task: Task, options: RunOptions) -> BuiltTask:
     """
     if task.UNSAFE_CODE and not options.confirm_run_unsafe_code:
         raise ConfigError(consent_missing(f"{name}: "))
+    with task.randomness.lent():
+        return _built(name, task, options)
+
+
+def _built(name: str, task: Task, options: RunOptions) -> BuiltTask:
     task.set_fewshot_seed(options.fewshot_seed)
     pool = task.eval_docs
     total = len(pool)

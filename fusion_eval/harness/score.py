@@ -12,6 +12,7 @@ from fusion_eval.harness.build import BuiltTask, RunOptions, document_error, lin
 from fusion_eval.harness.function import installing
 from fusion_eval.harness.judge import judged
 from fusion_eval.harness.outcome import MetricValue, SampleRow, TaskOutcome
+from fusion_eval.harness.randomness import OwnRandomness
 from fusion_eval.harness.request import Request
 from fusion_eval.harness.stderr import PEER_REPLICATES, compat_stderr, stderr
 
@@ -32,6 +33,11 @@ def score_task(
     Raises:
         FusionEvalError: a document that cannot be scored, with its id and the place in the user's code.
     """
+    with OwnRandomness().lent():  # anew for every model
+        return _scored(built, options, iterations, on_row)
+
+
+def _scored(built: BuiltTask, options: RunOptions, iterations: int, on_row: OnRow | None) -> TaskOutcome:
     task = built.task
     asked = len(built.docs) + len(built.unscored)
     outcome = TaskOutcome(built.name, built.spec, task.VERSION, total=built.total, scored=asked)

@@ -5,6 +5,7 @@ The method names are those that Python tasks of the peer override, so that such 
 
 from __future__ import annotations
 
+import functools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from fusion_eval.harness.context import current
 from fusion_eval.harness.dataset import DataRequest
 from fusion_eval.harness.fewshot import ContextSampler
 from fusion_eval.harness.filter import Pipeline, default_pipeline
+from fusion_eval.harness.randomness import OwnRandomness
 from fusion_eval.harness.request import Request
 from fusion_eval.harness.spec import TaskSpec
 from fusion_eval.harness.spec_reader import SpecReader
@@ -61,6 +63,11 @@ class Task(ABC):
     @config.setter
     def config(self, spec: TaskSpec) -> None:
         self._config = spec
+
+    @functools.cached_property
+    def randomness(self) -> OwnRandomness:
+        """The random numbers of the task's hooks."""
+        return OwnRandomness()
 
     @property
     def task_name(self) -> str:

@@ -27,7 +27,8 @@ class YamlDocuments(Task):
         """Load `self.dataset` from `custom_dataset`, or by path and name."""
         spec = self.config
         if callable(spec.custom_dataset):
-            self.dataset = _call_custom(spec)
+            with self.randomness.lent():
+                self.dataset = _call_custom(spec)
             return
         if self.DATASET_PATH is None:
             raise DataError(Fault(self.task_name, "names no data", "dataset_path or custom_dataset"))
@@ -77,9 +78,14 @@ class YamlDocuments(Task):
             return None
         if split not in self._split_docs:
             docs = split_of(self.dataset, split, f"{self.task_name} ({split})")
-            process = self.config.process_docs
-            self._split_docs[split] = process(docs) if callable(process) else docs
+            self._split_docs[split] = self._processed(docs, self.config.process_docs)
         return self._split_docs[split]
+
+    def _processed(self, docs: Any, process: Any) -> Any:
+        if not callable(process):
+            return docs
+        with self.randomness.lent():
+            return process(docs)
 
     def fewshot_docs(self) -> Any:
         """The pool of shots: the few-shot split, else `samples`, else the training, validation or test documents."""
@@ -88,7 +94,7 @@ class YamlDocuments(Task):
             if shot.process_docs is self.config.process_docs:
                 return self._docs(shot.split)
             docs = split_of(self.dataset, shot.split, f"{self.task_name} (fewshot_split)")
-            return shot.process_docs(docs) if callable(shot.process_docs) else docs
+            return self._processed(docs, shot.process_docs)
         if shot.samples is not None:
             samples: Any = shot.samples
             return samples() if callable(samples) else list(samples)
