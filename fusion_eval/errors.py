@@ -109,9 +109,9 @@ def missing_dependency(package: str, extra: str, purpose: str) -> MissingDepende
     )
 
 
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
+def did_you_mean(word: object, choices: Iterable[str]) -> str:
     """A hint such as "Did you mean 'ties'?", or an empty string when nothing is near."""
-    near = difflib.get_close_matches(word, list(choices), n=3, cutoff=0.6)
+    near = difflib.get_close_matches(str(word), list(choices), n=3, cutoff=0.6)
     if not near:
         return ""
     return "Did you mean " + " or ".join(f"'{name}'" for name in near) + "?"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
+
+from fusion_eval.errors import FusionEvalError
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -59,6 +62,35 @@ class Devices:
         box: list[Any] | None = [None] * self.world if self.is_zero else None
         dist.gather_object(item, box, dst=0)
         return box or []
+
+    def on_zero(self, work: Callable[[], _T]) -> _T | None:
+        """What rank zero's work gives there, None elsewhere; what it fails with is raised on every rank.
+
+        Raises:
+            FusionEvalError: rank zero's.
+        """
+        if self.world == 1:
+            return work()
+        found: _T | None = None
+        failure: FusionEvalError | None = None
+        if self.is_zero:
+            try:
+                found = work()
+            except FusionEvalError as error:
+                failure = error
+        failure = self.broadcast(failure)
+        if failure is not None:
+            raise failure
+        return found
+
+    def on_all(self, work: Callable[[], _T]) -> _T:
+        """What rank zero's work gives, on every rank.
+
+        Raises:
+            FusionEvalError: rank zero's.
+        """
+        found = self.on_zero(work)
+        return self.broadcast(found)  # type: ignore[return-value]
 
     def barrier(self) -> None:
         """Wait for all ranks."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fusion_eval.errors import EvaluationError, Fault, FusionEvalError
 from fusion_eval.evaluation.columns import length_of, part_of
 from fusion_eval.evaluation.spill import pieces
 from fusion_eval.task.task import FeedFn, Task
@@ -48,6 +51,29 @@ def needs_probabilities(metric: Metric) -> bool:
     )
     top_k = getattr(metric, "top_k", 1)
     return isinstance(metric, kinds) or (isinstance(top_k, int) and top_k > 1 and hasattr(metric, "num_classes"))
+
+
+@contextmanager
+def fed(task: Task, metric: str, where: str) -> Iterator[None]:
+    """What a metric raises while it is fed, as one clear error."""
+    try:
+        yield
+    except FusionEvalError:
+        raise
+    except Exception as error:
+        detail = " ".join(str(error).split())
+        found = f"{type(error).__name__}: {detail}"
+        raise EvaluationError(Fault(f"{where}, metric '{metric}'", found, do=_hint(task, metric, detail))) from error
+
+
+def _hint(task: Task, metric: str, detail: str) -> str:
+    if task.update_fn is not None:
+        return "Check the task's update_fn; it is called once, with all items."
+    if "in `target`" in detail or detail.startswith("index "):
+        return "Check the labels."
+    if wants_probabilities(task, metric):
+        return "It was fed the probabilities that predict_fn returned."
+    return f"It was fed predictions. If it wants probabilities, add '{metric}' to prob_metrics."
 
 
 def feed_all(task: Task, metric: Metric, preds: Any, target: Any) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
 
 from fusion_eval.errors import DataError, Fault
@@ -31,12 +33,22 @@ class GivenBatches:
 
     def __iter__(self) -> Iterator[tuple[range, Any]]:
         start = 0
-        for index, batch in enumerate(self.batches):
+        for index, given in enumerate(self.batches):
+            batch = as_tensors(given)
             parts = split_batch(batch, self.fields, f"task '{self.name}'")
             items = length_of(parts.inputs)
             if index % self.world == self.rank:
                 yield range(start, start + items), batch
             start += items
+
+
+def as_tensors(batch: Any) -> Any:
+    """The batch with tensors for numpy's arrays of numbers."""
+    if isinstance(batch, np.ndarray):
+        return torch.as_tensor(batch) if batch.dtype.kind in "biuf" else batch
+    if type(batch) in (list, tuple):
+        return type(batch)(as_tensors(part) for part in batch)
+    return {key: as_tensors(part) for key, part in batch.items()} if type(batch) is dict else batch
 
 
 def as_loader(

@@ -57,7 +57,7 @@ def evaluate_rows(
     where = f"task '{loader.name}'"
     rows: Rows | FusionEvalError
     try:
-        rows = _local_rows(model, loader, step, devices, progress)
+        rows = local_rows(model, loader, step, devices, progress)
     except FusionEvalError as error:
         rows = error
     except Exception as error:
@@ -67,7 +67,12 @@ def evaluate_rows(
     return gathered(devices, rows, loader.items, where)
 
 
-def _local_rows(model: nn.Module, loader: Batches, step: Step, devices: Devices, progress: bool) -> Rows:
+def local_rows(model: nn.Module, loader: Batches, step: Step, devices: Devices, progress: bool) -> Rows:
+    """The rows of this loader's batches only.
+
+    Raises:
+        FusionEvalError: what the model, the data or the outputs cannot do.
+    """
     training = model.training
     model.eval()
     held = _Held(step, loader)

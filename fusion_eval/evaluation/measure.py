@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fusion_eval.errors import DataError, EvaluationError, Fault, FusionEvalError
+from fusion_eval.errors import DataError, EvaluationError, Fault
 from fusion_eval.evaluation.columns import part_of, rebuilt
-from fusion_eval.evaluation.feeding import feed_all, wants_probabilities
+from fusion_eval.evaluation.feeding import fed, feed_all, wants_probabilities
 from fusion_eval.evaluation.rows import Column, Rows
-from fusion_eval.evaluation.statistics import COUNTS, REASONS, STATES, load_counts, load_states
+from fusion_eval.evaluation.statistics import COUNTS, REASONS, STATES, label_totals, load_counts, load_states
 from fusion_eval.task.battery import MetricUnavailable
 from fusion_eval.task.task import Task
 
@@ -74,6 +74,7 @@ def measure_some(rows: Rows, task: Task, battery: Mapping[str, Metric], where: s
     counted, masked = counted_rows(rows)
     if not len(counted):
         raise DataError(Fault(where, "no items", "at least one", "Check the data set, its split and the mask."))
+    _check_counted(counted, battery, where)
     sheet = _Sheet()
     if masked:
         sheet.notes.append(f"{masked} of {len(rows)} items are masked out")
@@ -81,12 +82,28 @@ def measure_some(rows: Rows, task: Task, battery: Mapping[str, Metric], where: s
     if task.update_fn is not None:
         _update_as_told(counted, task, battery, where)
     for name, metric in battery.items():
-        with _noted(name, sheet, where, hint=_hint(task, name)):
+        with _noted(name, sheet, task, where):
             if task.update_fn is None:
                 _fill(metric, name, counted, task)
             _enter(sheet, name, metric, metric.compute(), where)
         metric.reset()
     return Measured(sheet.values, sheet.source, sheet.directions, tuple(dict.fromkeys(sheet.notes)), len(counted))
+
+
+def _check_counted(rows: Rows, battery: Mapping[str, Metric], where: str) -> None:
+    """Refuse targets that are all ignored: torchmetrics would call that zero.
+
+    Raises:
+        DataError: no target counts.
+    """
+    kinds = {getattr(metric, "ignore_index", None) for metric in battery.values()}
+    ignored = kinds.pop() if len(kinds) == 1 else None
+    if not isinstance(ignored, int):
+        return
+    counts, target = rows.columns.get(COUNTS), rows.columns.get("target")
+    none = isinstance(counts, Tensor) and not bool(counts.any())
+    if none or (isinstance(target, Tensor) and not bool((target != ignored).any())):
+        raise DataError(Fault(where, f"every target is {ignored}, which ignore_index leaves out", "targets that count"))
 
 
 def check_battery(rows: Rows, task: Task, battery: Mapping[str, Metric], where: str) -> None:
@@ -102,7 +119,7 @@ def check_battery(rows: Rows, task: Task, battery: Mapping[str, Metric], where: 
         _update_as_told(counted, task, battery, where)
     for name, metric in battery.items():
         if task.update_fn is None:
-            with _noted(name, _Sheet(), where, hint=_hint(task, name)):
+            with _noted(name, _Sheet(), task, where):
                 _fill(metric, name, counted, task)
         metric.reset()
 
@@ -130,7 +147,12 @@ def _fill(metric: Metric, name: str, rows: Rows, task: Task) -> None:
         preds = rebuilt(rows.columns, "probs" if wants_probabilities(task, name) else "pred")
         if preds is None:
             raise MetricUnavailable("the model gives no probabilities")
-        feed_all(task, metric, preds, rebuilt(rows.columns, "target"))
+        target = rebuilt(rows.columns, "target")
+        counts = label_totals(metric, preds, target) if task.feed is None else None
+        if counts is None:
+            feed_all(task, metric, preds, target)
+        else:
+            load_counts(metric, counts)
 
 
 def _summed(column: Column) -> Tensor:
@@ -142,34 +164,21 @@ def _update_as_told(rows: Rows, task: Task, battery: Mapping[str, Metric], where
     for metric in battery.values():
         metric.reset()
     assert task.update_fn is not None
-    with _noted("update_fn", _Sheet(), where, hint="Check the task's update_fn; it is called once, with all items."):
+    with _noted("update_fn", _Sheet(), task, where):
         preds, probs, target = (rebuilt(rows.columns, name) for name in ("pred", "probs", "target"))
         task.update_fn(battery, preds, probs, target)
 
 
 @contextmanager
-def _noted(name: str, sheet: _Sheet, where: str, hint: str) -> Iterator[None]:
+def _noted(name: str, sheet: _Sheet, task: Task, where: str) -> Iterator[None]:
     """Warnings and missing values as notes, failures as one clear error."""
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught, fed(task, name, where):
         warnings.simplefilter("always")
         try:
             yield
         except MetricUnavailable as error:
             sheet.notes.append(f"{name}: no value, since {str(error).rstrip('.')}")
-        except FusionEvalError:
-            raise
-        except Exception as error:
-            detail = " ".join(str(error).split())
-            raise EvaluationError(
-                Fault(f"{where}, metric '{name}'", f"{type(error).__name__}: {detail}", do=hint)
-            ) from error
     sheet.notes.extend(f"{name}: {w.message}" for w in caught if issubclass(w.category, UserWarning))
-
-
-def _hint(task: Task, name: str) -> str:
-    if wants_probabilities(task, name):
-        return "It was fed the probabilities that predict_fn returned."
-    return f"It was fed predictions. If it wants probabilities, add '{name}' to prob_metrics."
 
 
 def _enter(sheet: _Sheet, name: str, metric: Metric, result: Any, where: str) -> None:

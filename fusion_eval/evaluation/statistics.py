@@ -108,6 +108,24 @@ def _mark_updated(metric: Metric) -> None:
     metric._update_count, metric._computed = 1, None
 
 
+def label_totals(metric: Metric, preds: Any, target: Any) -> Tensor | None:
+    """Hits, false positives and misses of every class (3C,) where the metric counts one label per item, else None.
+
+    torchmetrics counts them in a table of C x C, which is large for many classes.
+    """
+    if not counts_classes(metric) or not (isinstance(preds, Tensor) and isinstance(target, Tensor)):
+        return None
+    classes, ignored = int(metric.num_classes), metric.ignore_index  # type: ignore[arg-type]
+    if preds.ndim != 1 or preds.shape != target.shape or preds.is_floating_point() or target.is_floating_point():
+        return None
+    p, t = (preds, target) if ignored is None else (preds[target != ignored], target[target != ignored])
+    if not len(p) or int(min(p.min(), t.min())) < 0 or int(max(p.max(), t.max())) >= classes:
+        return None
+    right = p == t
+    parts = (t[right], p[~right], t[~right])
+    return torch.cat([torch.bincount(part.long(), minlength=classes) for part in parts])
+
+
 def class_counts(preds: Tensor, target: Tensor, classes: int, ignore_index: int | None) -> Tensor:
     """Hits, false positives and misses of every class per item, (items, 3C) int32.
 

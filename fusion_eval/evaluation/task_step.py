@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fusion_eval.errors import EvaluationError, Fault, FusionEvalError, listed
 from fusion_eval.evaluation.columns import columns_of, joined_batches, length_of, on_cpu, rebuilt, tensors_in
-from fusion_eval.evaluation.feeding import feed_of, wants_probabilities
+from fusion_eval.evaluation.feeding import fed, feed_of, wants_probabilities
 from fusion_eval.evaluation.rows import Column
 from fusion_eval.evaluation.statistics import (
     COUNTS,
@@ -91,7 +91,7 @@ class TaskStep:
             preds, probs, target = self._aligned(preds, probs, target)
         for name, value in (("pred", preds), ("probs", probs)):
             self._check_finite(name, value, ids)
-        self._check_classes(preds, target, ids)
+        self._check_classes(preds, probs, target, ids)
         items = sum(output["items"] for output in outputs)
         kept: dict[str, Column] = {name: on_cpu(columns[name]) for name in _EXTRAS if name in columns}
         mask = columns.get("mask")
@@ -117,6 +117,9 @@ class TaskStep:
         if not isinstance(predict, TwoStepPredict):
             return rebuilt(columns, "pred"), rebuilt(columns, "probs")
         raw, wanted = rebuilt(columns, "raw"), self.keeps_probabilities
+        if isinstance(raw, Tensor) and (raw.is_complex() or raw.dtype == torch.bool):
+            do = "Give the task a predict_fn that returns (predictions, probabilities)."
+            raise EvaluationError(Fault(f"{self.where}, the model's output", f"dtype {raw.dtype}", "real numbers", do))
         self._check_finite("output", raw, ids)
         if isinstance(raw, list):
             decoded = [predict.decode(entry[None], wanted) for entry in raw]
@@ -146,13 +149,18 @@ class TaskStep:
             )
         )
 
-    def _check_classes(self, preds: Any, target: Any, ids: Tensor) -> None:
+    def _check_classes(self, preds: Any, probs: Any, target: Any, ids: Tensor) -> None:
         counts = {getattr(metric, "num_classes", None) for metric in self.battery.values()} - {None}
         if len(counts) != 1 or not isinstance(self.task.predict_fn, ArgmaxPredict):
             return
         classes = int(counts.pop() or 0)
         ignored = {getattr(m, "ignore_index", None) for m in self.battery.values()}
         ignore_index = ignored.pop() if len(ignored) == 1 else None
+        dim = self.task.predict_fn.dim
+        if isinstance(probs, Tensor) and probs.ndim > 1 and probs.shape[dim] != classes:
+            found = f"{probs.shape[dim]} logits per item for {classes} classes"
+            do = "Set num_classes to the number of the model's outputs."
+            raise EvaluationError(Fault(f"{self.where}, the model's output", found, f"{classes} logits", do))
         for name, value in (("target", target), ("prediction", preds)):
             if isinstance(value, Tensor):
                 check_labels(self.where, name, value, ids, classes, ignore_index)
@@ -176,7 +184,8 @@ class TaskStep:
         found: dict[str, Column] = {}
         for name, metric in self.battery.items():
             device = preds.device if isinstance(preds, Tensor) else torch.device("cpu")
-            states, reasons = item_states(metric.to(device), feed_of(self.task), preds, target, items)
+            with fed(self.task, name, self.where):
+                states, reasons = item_states(metric.to(device), feed_of(self.task), preds, target, items)
             found.update({STATES + name: states, REASONS + name: reasons})
         return found
 

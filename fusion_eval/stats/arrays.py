@@ -13,6 +13,8 @@ from fusion_eval.errors import Fault, StatisticsError, listed
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
+_LARGEST = 1e150
+
 
 def as_floats(where: str, values: ArrayLike) -> Floats:
     """The values as a finite, non-empty float64 array.
@@ -23,6 +25,11 @@ def as_floats(where: str, values: ArrayLike) -> Floats:
     array = _numbers(where, values)
     if array.size == 0:
         raise StatisticsError(Fault(where, "no scores", "at least one score"))
+    if np.abs(array).max(initial=0.0, where=np.isfinite(array)) > _LARGEST:
+        found = f"scores as large as {np.abs(array).max():.3g}"
+        raise StatisticsError(
+            Fault(where, found, f"at most {_LARGEST:g}, whose squares are finite", "Use another unit.")
+        )
     bad = ~np.isfinite(array)
     if bad.any():
         first = [int(i) for i in np.argwhere(bad)[0]]
@@ -39,13 +46,21 @@ def as_floats(where: str, values: ArrayLike) -> Floats:
 
 def _numbers(where: str, values: ArrayLike) -> Floats:
     try:
-        array = np.asarray(values)
+        array = np.asarray(_detached(values))
         if array.dtype.kind not in "biuf":
             raise TypeError(f"the element type is {array.dtype}")
+        hidden = int(np.ma.getmaskarray(values).sum()) if np.ma.isMaskedArray(values) else 0
+        if hidden:
+            raise ValueError(f"{hidden} of {array.size} entries are masked")
         return array.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        do = "Pass one number per item; a torch bfloat16 tensor needs .float() first."
+    except (TypeError, ValueError, RuntimeError) as error:
+        do = "Pass one number per item."
         raise StatisticsError(Fault(where, f"not an array of numbers ({error})", "numbers", do)) from error
+
+
+def _detached(values: Any) -> Any:
+    """A tensor of torch as one that numpy can read: on the CPU, without gradient, in double precision."""
+    return values.detach().cpu().double() if type(values).__module__.partition(".")[0] == "torch" else values
 
 
 def as_items(where: str, values: ArrayLike) -> Floats:
@@ -65,7 +80,10 @@ def as_clusters(clusters: Sequence[Any] | NDArray[Any] | None, n_items: int) -> 
     """
     if clusters is None:
         return None
-    labels = list(np.asarray(clusters).tolist()) if isinstance(clusters, np.ndarray) else list(clusters)
+    labels = list(np.asarray(clusters).tolist()) if hasattr(clusters, "__array__") else list(clusters)
+    nested = next((label for label in labels if isinstance(label, list | dict | set | np.ndarray)), None)
+    if nested is not None:
+        raise StatisticsError(Fault("clusters", f"the label {nested!r}", "one text or number per item"))
     if len(labels) != n_items:
         raise StatisticsError(
             Fault("clusters", f"{len(labels)} labels for {n_items} items", "one label per item, in the items' order")

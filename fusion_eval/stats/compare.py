@@ -10,7 +10,7 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fusion_eval.errors import Fault, StatisticsError, did_you_mean, listed
+from fusion_eval.errors import Fault, StatisticsError, listed
 from fusion_eval.stats.arrays import Ints, as_clusters
 from fusion_eval.stats.comparison import Comparison, verdict_of
 from fusion_eval.stats.correction import correct_by_family
@@ -120,9 +120,9 @@ def _check(measured: Sequence[Scores], settings: Settings) -> None:
     if not any(scores.has_items or scores.n_runs > 1 for scores in measured):
         do = "Give per-item scores, or values of several seeds."
         faults.append(Fault(listed(names), "one value per method: there is nothing to test", "items or seeds", do))
-    if settings.reference is not None and settings.reference not in methods:
-        hint = did_you_mean(settings.reference, methods)
-        faults.append(Fault("reference", repr(settings.reference), f"one of {listed(methods, 20)}", hint))
+    faults += settings.reference_faults(methods) + settings.rope_faults(names)
+    if settings.unit == "seeds" and all(scores.n_runs == 1 for scores in measured):
+        faults.append(Fault("unit='seeds'", "one run of every method", "several seeds"))
     if faults:
         raise StatisticsError(*faults)
 

@@ -132,6 +132,8 @@ def sentence(found: Comparison) -> str:
     }[found.verdict]
     corrected = f" after {found.correction} over {found.family_size}" if found.family_size > 1 else ""
     interval = f"{100 * (1 - found.alpha):.4g}% interval {found.ci_low:+.4g} to {found.ci_high:+.4g}"
+    if math.isnan(found.ci_low):
+        interval = "no interval"
     evidence = f"{found.mean_diff:+.4g}, {interval}, p={found.p_corrected:.3g}{corrected}"
     text = f"{found.metric}: {verdict} ({evidence}) for {found.claim}"
     if found.verdict == INCONCLUSIVE and math.isfinite(found.mde):

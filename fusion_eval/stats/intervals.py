@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, final
 
 import numpy as np
@@ -47,8 +48,8 @@ class Interval:
 
 def check_level(level: float) -> float:
     """The confidence level, when it lies between 0 and 1."""
-    if not 0.0 < level < 1.0:
-        raise StatisticsError(Fault("level", f"{level}", "a number between 0 and 1, such as 0.95"))
+    if not isinstance(level, Real) or not 0.0 < level < 1.0:
+        raise StatisticsError(Fault("level", repr(level), "a number between 0 and 1, such as 0.95"))
     return float(level)
 
 

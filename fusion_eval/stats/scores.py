@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TypeAlias, final
 
 import numpy as np
@@ -67,7 +68,7 @@ class Scores:
         cls, metric: str, scores: Mapping[str, ArrayLike], *, higher_is_better: bool = True, seeds: Seeds = None
     ) -> Scores:
         """Per-item scores: one dimension for one run, (runs, items) for several."""
-        _check_names(metric, list(scores))
+        _check(metric, scores, higher_is_better)
         arrays = _gathered(metric, scores, _runs_of_items)
         _check_equal(metric, {name: array.shape[1] for name, array in arrays.items()}, "items", _SAME_ITEMS)
         _check_equal(metric, {name: array.shape[0] for name, array in arrays.items()}, "runs", _SAME_RUNS)
@@ -87,7 +88,7 @@ class Scores:
         cls, metric: str, scores: Mapping[str, ArrayLike], *, higher_is_better: bool = True, seeds: Seeds = None
     ) -> Scores:
         """One value per run of every method, where no per-item scores exist."""
-        _check_names(metric, list(scores))
+        _check(metric, scores, higher_is_better)
         arrays = _gathered(metric, scores, _run_values)
         _check_equal(metric, {name: len(array) for name, array in arrays.items()}, "runs", _SAME_RUNS)
         values = np.stack(list(arrays.values()))
@@ -96,7 +97,7 @@ class Scores:
     @classmethod
     def from_metrics(cls, metric: str, scores: Mapping[str, MetricRuns], *, seeds: Seeds = None) -> Scores:
         """Metrics that are no mean (F1, AUROC, mIoU, ECE), given as functions of item weights, one per run."""
-        _check_names(metric, list(scores))
+        _check(metric, scores)
         runs = {name: (value,) if isinstance(value, ItemMetric) else tuple(value) for name, value in scores.items()}
         _check_equal(metric, {name: len(value) for name, value in runs.items()}, "runs", _SAME_RUNS)
         counts = {f"{name}, run {i}": run.n_items for name, value in runs.items() for i, run in enumerate(value)}
@@ -121,14 +122,22 @@ _SAME_RUNS = "Give every method the same seeds, or compare one run of each."
 def _seeds(metric: str, seeds: Seeds, runs: int) -> tuple[int, ...]:
     if seeds is None:
         return tuple(range(runs))
+    if not all(isinstance(seed, Integral) for seed in seeds):
+        found = f"seeds {listed([repr(seed) for seed in seeds])}"
+        raise StatisticsError(Fault(metric, found, "whole numbers, one per run"))
     if len(seeds) != runs or len(set(seeds)) < runs:
         found = f"seeds {listed([str(seed) for seed in seeds])}"
         raise StatisticsError(Fault(metric, found, f"{runs} different seeds, one per run"))
     return tuple(int(seed) for seed in seeds)
 
 
-def _check_names(metric: str, names: Sequence[object]) -> None:
+def _check(metric: str, given: object, higher_is_better: object = True) -> None:
     faults = []
+    if not isinstance(higher_is_better, bool | np.bool_):
+        faults.append(Fault("higher_is_better", repr(higher_is_better), "true or false"))
+    names = list(given.keys()) if isinstance(given, Mapping) or hasattr(given, "keys") else None
+    if names is None:
+        raise StatisticsError(Fault(str(metric), f"a {type(given).__name__}", "scores by method name"))
     if not isinstance(metric, str) or not metric:
         faults.append(Fault("metric_name", repr(metric), "a name"))
     if len(names) < 2:

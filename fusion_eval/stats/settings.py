@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TypedDict, final
+from numbers import Integral, Real
+from typing import Any, TypedDict, final
 
 from fusion_eval.errors import Fault, FusionEvalError, StatisticsError, did_you_mean, listed
 from fusion_eval.stats.bootstrap import check_interval
@@ -78,6 +79,22 @@ class Settings:
         """The region of practical equivalence of a metric, when one is set."""
         return self.rope.get(metric) if isinstance(self.rope, Mapping) else self.rope
 
+    def reference_faults(self, methods: Sequence[str]) -> list[Fault]:
+        """A reference that is no method."""
+        if self.reference is None or self.reference in methods:
+            return []
+        hint = did_you_mean(self.reference, methods)
+        return [Fault("reference", repr(self.reference), f"one of {listed(methods, 20)}", hint)]
+
+    def rope_faults(self, metrics: Sequence[str]) -> list[Fault]:
+        """Ropes of metrics that are not there."""
+        faults = []
+        for metric in self.rope if isinstance(self.rope, Mapping) else ():
+            if metric not in metrics:
+                hint = did_you_mean(metric, metrics)
+                faults.append(Fault("rope", f"no metric {metric!r}", f"some of {listed(metrics, 20)}", hint))
+        return faults
+
 
 def settings_of(arguments: SettingsArguments) -> Settings:
     """The settings from keyword arguments; an unknown name is an error with the nearest known one."""
@@ -116,12 +133,26 @@ def _choice(where: str, value: str, choices: Sequence[str]) -> list[Fault]:
 def _numbers(settings: Settings) -> list[Fault]:
     faults = []
     for name, value in (("alpha", settings.alpha), ("power", settings.power)):
-        if not 0.0 < value < 1.0:
-            faults.append(Fault(name, f"{value}", "a number between 0 and 1"))
-    if settings.resamples < 100:
-        faults.append(Fault("resamples", f"{settings.resamples}", "at least 100; 10000 for p-values near 0.05"))
+        if not is_number(value) or not 0.0 < value < 1.0:
+            faults.append(Fault(name, repr(value), "a number between 0 and 1"))
+    if not _is_count(settings.resamples, 100):
+        expected = "a whole number, at least 100; 10000 for p-values near 0.05"
+        faults.append(Fault("resamples", repr(settings.resamples), expected))
+    if not _is_count(settings.seed, 0):
+        faults.append(Fault("seed", repr(settings.seed), "a whole number, at least 0"))
+    if settings.reference is not None and not isinstance(settings.reference, str):
+        faults.append(Fault("reference", repr(settings.reference), "a method's name"))
     ropes = settings.rope.items() if isinstance(settings.rope, Mapping) else [("", settings.rope)]
     for metric, rope in ropes:
-        if rope is not None and not rope > 0:
-            faults.append(Fault(f"rope {metric}".strip(), f"{rope}", "a positive difference, such as 0.005"))
+        if rope is not None and (not is_number(rope) or not rope > 0):
+            faults.append(Fault(f"rope {metric}".strip(), repr(rope), "a positive difference, such as 0.005"))
     return faults
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a real number, and no truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_count(value: Any, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least

@@ -56,6 +56,10 @@ class MethodSummary:
     group: str = ""
     notes: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        ends = "no interval" if math.isnan(self.ci_low) else f"{self.ci_low:.4g} to {self.ci_high:.4g}"
+        return f"{self.metric}: {self.method} {self.mean:.4g} ({ends})."
+
 
 def summaries_of(evidence: Evidence, comparisons: Sequence[Comparison]) -> list[MethodSummary]:
     """The summary of every method on one metric, in the methods' order."""

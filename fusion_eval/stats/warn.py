@@ -30,7 +30,8 @@ def _size_warnings(each: Evidence, pairs: Sequence[Pair]) -> list[str]:
     by_t = any(pair.outcome.unit in (ITEMS, CLUSTERS) and pair.outcome.test == "ttest_rel" for pair in pairs)
     size = f"{each.n_units} {each.item_unit}"
     if scores.has_items and each.n_units < FEW_UNITS:
-        found.append(f"only {size}: item statistics are rough below {FEW_UNITS}")
+        few = size.removesuffix("s") if each.n_units == 1 else size
+        found.append(f"only {few}: item statistics are rough below {FEW_UNITS}")
     elif by_t and each.n_units < FEW_FOR_NORMAL:
         found.append(f"{size}, fewer than {FEW_FOR_NORMAL}: check close calls with test='permutation'")
     drawn = resamples_for(scores.n_items, asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fusion_eval.errors import DataError, EvaluationError, Fault
@@ -36,8 +37,11 @@ def class_indices(preds: Any, probs: Any, target: Any) -> Aligned:
         DataError: targets that are no whole numbers.
         EvaluationError: predictions of another shape than the targets.
     """
+    target = _indices(target)
     if not isinstance(preds, Tensor) or not isinstance(target, Tensor):
         return preds, probs, target
+    if preds.is_floating_point():
+        preds = _whole(preds)
     if target.is_floating_point() or target.is_complex():
         found = f"targets of dtype {target.dtype}"
         raise DataError(Fault("the targets", found, "class indices", "For 0/1 per label see task 'multilabel'."))
@@ -64,6 +68,34 @@ def zeros_and_ones(preds: Any, probs: Any, target: Any) -> Aligned:
     if target.is_floating_point() and bool((target != target.round()).any()):
         raise DataError(Fault("the targets", "numbers between 0 and 1", "0 or 1"))
     return preds, probs, target.reshape(preds.shape).long()
+
+
+def _indices(target: Any) -> Any:
+    """Numbers in a list as a tensor.
+
+    Raises:
+        DataError: targets that are texts.
+    """
+    if not isinstance(target, list) or not target or isinstance(target[0], Tensor):
+        return target
+    if not all(isinstance(entry, int | float) for entry in target):
+        found = f"targets such as {target[0]!r}"
+        raise DataError(Fault("the targets", found, "class indices", "Number the classes, in the order of the logits."))
+    return torch.tensor(target)
+
+
+def _whole(preds: Tensor) -> Tensor:
+    """Class indices that are kept as floating point numbers.
+
+    Raises:
+        EvaluationError: they are no whole numbers.
+    """
+    if bool((preds != preds.round()).any()):
+        found = f"predictions of dtype {preds.dtype} that are no whole numbers"
+        raise EvaluationError(
+            Fault("the predictions", found, "class indices", "predict_fn returns (predictions, probabilities).")
+        )
+    return preds.long()
 
 
 def _without_column(values: Tensor) -> Tensor:

@@ -146,7 +146,7 @@ def metric_of(path: str, *, classes: str = "", least: int = 2, ignores: bool = F
         if classes:
             given[classes] = _counted(num_classes, classes, least)
         if ignores:
-            given["ignore_index"] = ignore_index
+            given["ignore_index"] = _whole(ignore_index)
         module, _, name = path.partition(":")
         with warnings.catch_warnings():  # that outputs are kept is true of every metric here
             warnings.filterwarnings("ignore", message=".*will save all")
@@ -156,8 +156,16 @@ def metric_of(path: str, *, classes: str = "", least: int = 2, ignores: bool = F
     return build
 
 
+def _whole(ignore_index: int | None) -> int | None:
+    if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, int)):
+        raise ConfigError(Fault("ignore_index", repr(ignore_index), "a whole number, or None"))
+    return ignore_index
+
+
 def _counted(number: int | None, keyword: str, least: int) -> int:
     number = 1 if number is None and least == 1 else number
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
+        raise ConfigError(Fault("num_classes", repr(number), f"a whole number, at least {least}"))
     if number is None:
         raise ConfigError(Fault("num_classes", "not given", f"the number of {keyword.removeprefix('num_')}"))
     if number < least:

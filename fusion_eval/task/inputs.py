@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fusion_eval.errors import DataError, Fault, listed
+from fusion_eval.errors import DataError, Fault, did_you_mean, listed
 from fusion_eval.task.task import BatchFields
 
 TARGET_KEYS = ("labels", "label", "target", "targets", "fine_label", "y")
@@ -74,17 +74,24 @@ def _from_mapping(batch: Any, fields: BatchFields | None, where: str) -> BatchPa
     return _gathered(((fields[key], batch[key]) for key in batch if key in fields), where)
 
 
+class NamedInputs(dict[str, Any]):
+    """Inputs that `fields` name: the model must take all of them."""
+
+
 def _gathered(parts: Any, where: str) -> BatchParts:
     roles: dict[str, Any] = {}
     keywords: dict[str, Any] = {}
     for role, value in parts:
+        if role != "skip" and (role in roles or role in keywords):
+            raise DataError(Fault(f"{where}, fields", f"'{role}' twice", "every role once"))
         (roles if role in _ROLES else keywords)[role] = value
     if "target" not in roles or ("input" not in roles and not keywords):
         raise DataError(Fault(f"{where}, fields", f"{listed([*roles, *keywords])}", "an input and a target"))
     extras = {role: value for role, value in roles.items() if role not in ("input", "target", "skip")}
     if not keywords:
         return BatchParts(roles["input"], roles["target"], extras)
-    return BatchParts({**({"input": roles["input"]} if "input" in roles else {}), **keywords}, roles["target"], extras)
+    given = {"input": roles["input"]} if "input" in roles else {}
+    return BatchParts(NamedInputs({**given, **keywords}), roles["target"], extras)
 
 
 def target_key(row: Any, where: str) -> str:
@@ -123,7 +130,10 @@ def call_model(model: nn.Module, inputs: Any, where: str = "the model's input") 
     """
     if isinstance(inputs, Tensor) or not isinstance(inputs, Mapping):
         return model(inputs)
-    named, takes_any = _forward_names(type(model).forward)
+    named, takes_more = _forward_names(type(model).forward)
+    takes_any = takes_more and (not named or isinstance(inputs, NamedInputs))
+    if isinstance(inputs, NamedInputs) and not takes_any:
+        _check_taken(inputs, named, type(model).__name__)
     if "input" in inputs and "input" not in named:
         rest = {key: value for key, value in inputs.items() if key != "input"}
         return model(inputs["input"], **rest)
@@ -142,10 +152,18 @@ def call_model(model: nn.Module, inputs: Any, where: str = "the model's input") 
     )
 
 
+def _check_taken(inputs: NamedInputs, named: frozenset[str], model: str) -> None:
+    """Refuse a name that is neither a role nor a keyword of the model, such as a misspelt role."""
+    for name in inputs:
+        if name != "input" and name not in named:
+            choices = [*_ROLES, *sorted(named)]
+            found = f"'{name}', which is no role and no argument of {model}.forward"
+            raise DataError(Fault("fields", found, f"one of {listed(choices, 12)}", did_you_mean(name, choices)))
+
+
 @lru_cache(maxsize=64)
 def _forward_names(forward: Any) -> tuple[frozenset[str], bool]:
     parameters = list(inspect.signature(forward).parameters.values())[1:]
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     named = frozenset(p.name for p in parameters if p.kind in kinds)
-    only_any = not named and any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
-    return named, only_any
+    return named, any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fusion_eval.errors import EvaluationError, Fault
@@ -17,9 +18,9 @@ def logits_of(output: Any) -> Tensor:
     """The logits: the output itself, its `.logits`, its "logits" or "out", or the first of a tuple.
 
     Raises:
-        EvaluationError: there is none of them.
+        EvaluationError: there is none of them, or it holds no data.
     """
-    return _find(output, _LOGITS, "logits")
+    return _numbers(_find(output, _LOGITS, "logits"))
 
 
 def features_of(output: Any) -> Tensor:
@@ -49,3 +50,17 @@ def _find(output: Any, names: tuple[str, ...], what: str) -> Tensor:
             "Give the task a predict_fn that returns (predictions, probabilities).",
         )
     )
+
+
+def _numbers(output: Tensor) -> Tensor:
+    """The output as a dense tensor of a type that arithmetic knows.
+
+    Raises:
+        EvaluationError: a tensor without data.
+    """
+    if output.is_meta:
+        do = "Load the weights first: model.to_empty(device=...), then load_state_dict."
+        raise EvaluationError(Fault("the model's output", "a tensor without data (device 'meta')", "numbers", do))
+    if output.layout != torch.strided:
+        output = output.to_dense()
+    return output.float() if output.is_floating_point() and output.element_size() == 1 else output

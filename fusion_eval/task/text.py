@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fusion_eval.errors import EvaluationError, Fault
 from fusion_eval.task.battery import MakeMetric, Offer, OfferedBattery, metric_of
 from fusion_eval.task.predict import Passthrough, TensorPredict
 from fusion_eval.task.task import Task
@@ -50,10 +51,18 @@ TEXT_BATTERY = OfferedBattery(
 
 
 def _feed(metric: Metric, preds: Any, target: Any) -> None:
-    """Every metric gets references in the form that it takes."""
+    """Every metric gets references in the form that it takes.
+
+    Raises:
+        EvaluationError: outputs that are no texts.
+    """
     from fusion_eval.task.metric.scores import references, single_reference
 
-    texts, name = [str(text) for text in preds], type(metric).__name__
+    texts, name = list(preds), type(metric).__name__
+    strange = next((text for text in texts if not isinstance(text, str)), None)
+    if strange is not None:
+        do = "Give the task a predict_fn that decodes them: (texts, None)."
+        raise EvaluationError(Fault("the model's output", f"a {type(strange).__name__}", "a text per item", do))
     if name in _SEVERAL_REFERENCES:
         metric.update(texts, [references(entry) for entry in target])
     else:

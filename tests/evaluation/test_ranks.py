@@ -10,7 +10,7 @@ from torch import nn
 
 from fusion_eval.evaluation.devices import Devices
 from fusion_eval.evaluation.given import as_loader
-from fusion_eval.evaluation.loop import _local_rows
+from fusion_eval.evaluation.loop import local_rows
 from fusion_eval.evaluation.measure import Measured, measure
 from fusion_eval.evaluation.rows import Rows
 from fusion_eval.evaluation.task_step import TaskStep
@@ -41,7 +41,7 @@ def on(task: str, world: int) -> Measured:
     parts = []
     for rank in range(world):
         step = TaskStep(task, chosen, chosen.battery(classes))
-        parts.append(_local_rows(model, as_loader(task, data, rank=rank, world=world), step, Devices(), False))
+        parts.append(local_rows(model, as_loader(task, data, rank=rank, world=world), step, Devices(), False))
     rows = Rows.join(parts)
     assert rows.ids.tolist() == list(range(N))
     return measure(rows, chosen, chosen.battery(classes), task)

@@ -171,7 +171,7 @@ def test_labels_outside_name_items() -> None:
     wrong[5] = 7
     with pytest.raises(DataError, match=r"targets outside the 3 classes: 7 \(items 5\).*0 to 2"):
         measured("classification", Table(LOGITS), loader(wrong, 6), 3)
-    with pytest.raises(EvaluationError, match=r"predictions outside the 2 classes: 2"):
+    with pytest.raises(EvaluationError, match=r"3 logits per item for 2 classes"):
         measured("classification", Table(LOGITS), loader(TARGET % 2, 6), 2)
 
 

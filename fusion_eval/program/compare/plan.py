@@ -1,102 +1,121 @@
-"""What a comparison will do, checked before the first forward pass: methods, task, metrics, data."""
+"""What a comparison will do, checked before the first forward pass: methods, task, metrics, data, devices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
-from fusion_eval.errors import ConfigError, Fault, FusionEvalError
+from fusion_eval.errors import ConfigError, DataError, Fault, FusionEvalError
+from fusion_eval.evaluation.columns import length_of
+from fusion_eval.evaluation.devices import Devices
+from fusion_eval.evaluation.given import as_loader
 from fusion_eval.evaluation.loop import Batches
-from fusion_eval.taskpool.measurement import Measurement
+from fusion_eval.evaluation.replicas import Deal
+from fusion_eval.program.compare.arguments import (
+    Model,
+    cluster_faults,
+    faults_of,
+    places_of,
+    ranks_of,
+    runs_of,
+    seed_faults,
+)
+from fusion_eval.stats.settings import Settings, SettingsArguments, settings_of
+from fusion_eval.task.inputs import BatchParts, split_batch
+from fusion_eval.task.task import BatchFields
+from fusion_eval.taskpool.measurement import Measurement, MetricArguments, check_targets, measurement, task_of
 
-Model = nn.Module | Callable[[], nn.Module]
-"""A model, or a function that loads one when its turn comes."""
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The arguments of `compare` that choose who is compared, on what and where."""
+
+    methods: Any
+    data: Any
+    measured: MetricArguments
+    seeds: Any = None
+    clusters: Any = None
+    device: Any = None
+    fabric: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A checked comparison: models per method, batches, what is measured, where, and the runs' names."""
+    """A checked comparison.
+
+    Args:
+        runs: models per method.
+        loader: all batches.
+        deal: the batches of one share of several.
+        measurement: what is measured.
+        seeds: the runs' names.
+        places: devices of this process that share the batches; none to leave models where they are.
+        ranks: the processes that share the batches.
+    """
 
     runs: Mapping[str, Sequence[Model]]
     loader: Batches
+    deal: Deal
     measurement: Measurement
-    device: torch.device | None
     seeds: tuple[int, ...]
+    places: tuple[torch.device, ...] = ()
+    ranks: Devices = field(default_factory=Devices)
 
 
-def runs_of(methods: Any, faults: list[Fault]) -> dict[str, list[Model]]:
-    """The models of every method, one per seed; what is wrong with them goes into `faults`."""
-    if not isinstance(methods, Mapping):
-        faults.append(Fault("methods", f"a {type(methods).__name__}", "models by method name"))
-        return {}
-    if not methods:
-        faults.append(Fault("methods", "no methods", "at least one"))
-    runs = {}
-    for name, given in methods.items():
-        if not isinstance(name, str) or not name.strip():
-            faults.append(Fault("methods", f"the name {name!r}", "non-empty text", "Use str(name)."))
-        runs[str(name)] = _models(str(name), given, faults)
-    counts = {name: len(models) for name, models in runs.items() if models}
-    if len(set(counts.values())) > 1:
-        found = ", ".join(f"'{name}' has {count}" for name, count in counts.items())
-        faults.append(Fault("methods", f"unequal numbers of seeds: {found}", "as many for every method"))
-    return runs
-
-
-def _models(name: str, given: Any, faults: list[Fault]) -> list[Model]:
-    """A bare module is one run; a ModuleList, like any sequence, is one run per entry."""
-    where = f"methods, '{name}'"
-    if isinstance(given, nn.Module) and not isinstance(given, nn.ModuleList):
-        return [given]
-    if not isinstance(given, nn.ModuleList) and (callable(given) or isinstance(given, str | bytes | Tensor)):
-        if callable(given):
-            return [given]
-        faults.append(Fault(where, f"a {type(given).__name__}", "a module, or a list of modules, one per seed"))
-        return []
-    if not isinstance(given, Sequence | nn.ModuleList):
-        faults.append(Fault(where, f"a {type(given).__name__}", "a module, or a list of modules, one per seed"))
-        return []
-    models = given if isinstance(given, Sequence) and not isinstance(given, list | tuple) else list(given)
-    if not len(models):
-        faults.append(Fault(where, "an empty list", "at least one model"))
-    if isinstance(models, list):
-        for i, model in enumerate(models):
-            if not callable(model):
-                faults.append(Fault(f"{where}, run {i}", f"a {type(model).__name__}", "a torch module"))
-    return models  # type: ignore[return-value]
-
-
-def loaded(model: Model) -> nn.Module:
-    """The model, loaded where it is a function that loads one.
+def planned(asked: Asked, arguments: SettingsArguments) -> Plan:
+    """The plan of a comparison.
 
     Raises:
-        ConfigError: the function gave something that is no module.
+        ConfigError: everything that is wrong with the arguments.
     """
-    module = model if isinstance(model, nn.Module) else model()
-    if not isinstance(module, nn.Module):
-        raise ConfigError(Fault("the model", f"its function gives a {type(module).__name__}", "a torch module"))
-    return module
+    faults: list[Fault] = []
+    given = asked.measured
+    runs = runs_of(asked.methods, faults)
+    settings: Settings | None = faults_of(lambda: settings_of(arguments), faults)
+    places, ranks = places_of(asked.device, asked.fabric, faults), ranks_of(asked.fabric, faults)
+    task = faults_of(lambda: task_of(given.task), faults)
+    fields = given.fields if given.fields is not None or task is None else task.fields
+    collate = None if task is None else task.collate
+    deal = partial(_dealt, given.name, asked.data, fields, collate)
+    loader = faults_of(lambda: deal(0, 1), faults)
+    count = max((len(models) for models in runs.values()), default=0)
+    faults += seed_faults(asked.seeds, count)
+    parts = None if loader is None else faults_of(lambda: _first_parts(loader, fields), faults)
+    chosen = None
+    if task is not None:
+        chosen = faults_of(lambda: measurement(given, None if parts is None else parts.target), faults)
+    if chosen is not None and parts is not None:
+        faults_of(lambda: check_targets(chosen, parts.target), faults)
+    if settings is not None:
+        faults += settings.reference_faults(list(runs))
+        items = None if loader is None else loader.items
+        faults += cluster_faults(settings, asked.clusters, items, {} if parts is None else parts.extras)
+    if faults or loader is None or chosen is None:
+        raise ConfigError(*faults)
+    seeds = tuple(asked.seeds) if asked.seeds is not None else tuple(range(count))
+    return Plan(runs, loader, deal, chosen, seeds, places, ranks)
 
 
-def device_of(given: Any, faults: list[Fault]) -> torch.device | None:
-    """The device, or None to leave every model where it is."""
-    if given is None or isinstance(given, torch.device):
-        return given
+def _dealt(name: str, data: Any, fields: BatchFields | None, collate: Any, share: int, shares: int) -> Batches:
+    return as_loader(name, data, fields, collate=collate, rank=share, world=shares)
+
+
+def _first_parts(loader: Batches, fields: BatchFields | None) -> BatchParts:
     try:
-        return torch.device(given)
-    except (RuntimeError, TypeError) as error:
-        faults.append(Fault("device", repr(given), "a device such as 'cpu' or 'cuda:0'", " ".join(str(error).split())))
-        return None
-
-
-def faults_of(check: Callable[[], Any], faults: list[Fault]) -> Any:
-    """The result of a check, or None with its faults noted."""
-    try:
-        return check()
-    except FusionEvalError as error:
-        faults.extend(error.faults)
-        return None
+        first = next(iter(loader), None)
+    except FusionEvalError:
+        raise
+    except Exception as error:
+        found = f"reading failed with {type(error).__name__}: {' '.join(str(error).split())}"
+        do = "Set HYDRA_FULL_ERROR=1 to see the traceback."
+        raise DataError(Fault("data, first batch", found, do=do)) from error
+    if first is None:
+        raise DataError(Fault("data", "no batches", "at least one", "Check the data set's path and split."))
+    parts = split_batch(first[1], fields, "data, first batch")
+    if length_of(parts.inputs) == 0:
+        raise DataError(Fault("data, first batch", "no items", "at least one"))
+    return parts

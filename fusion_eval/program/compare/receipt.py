@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fusion_eval.evaluation.loop import Batches
-from fusion_eval.program.compare.plan import Model
+from fusion_eval.program.compare.plan import Plan
 from fusion_eval.report.receipt import git_state, versions
-from fusion_eval.taskpool.measurement import Measurement
 
 _MOST_HASHED = 200_000_000
 
 
-def circumstances(
-    runs: Mapping[str, Sequence[Model]], loader: Batches, chosen: Measurement, device: torch.device | None
-) -> dict[str, Any]:
+def circumstances(plan: Plan) -> dict[str, Any]:
     """The receipt of a comparison."""
+    runs, loader, chosen = plan.runs, plan.loader, plan.measurement
     return {
         "versions": versions(),
         "git": git_state(Path.cwd()),
@@ -30,7 +27,8 @@ def circumstances(
         "prob_metrics": sorted(chosen.task.prob_metrics),
         "predict_fn": callable_text(chosen.task.predict_fn),
         "data": {"items": loader.items, "batches": len(loader), "kind": _kind(loader)},
-        "device": "as the models" if device is None else str(device),
+        "device": ", ".join(map(str, plan.places)) or "as the models",
+        "processes": plan.ranks.world,
         "models": {
             name: [model_text(models[i]) for i in range(len(models))] if isinstance(models, list) else len(models)
             for name, models in runs.items()

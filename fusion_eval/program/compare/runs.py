@@ -12,11 +12,13 @@ from fusion_eval.errors import DataError, Fault, FusionEvalError
 from fusion_eval.evaluation.columns import rebuilt
 from fusion_eval.evaluation.devices import Devices
 from fusion_eval.evaluation.loop import Batches, evaluate_rows
-from fusion_eval.evaluation.measure import Measured, check_battery, counted_rows, measure
+from fusion_eval.evaluation.measure import check_battery, counted_rows, measure
+from fusion_eval.evaluation.replicas import rows_of_replicas
 from fusion_eval.evaluation.rows import Rows
 from fusion_eval.evaluation.task_step import TaskStep
 from fusion_eval.forms.measured_forms import forms_of
-from fusion_eval.program.compare.plan import Model, Plan, loaded
+from fusion_eval.program.compare.arguments import Model, loaded
+from fusion_eval.program.compare.plan import Plan
 from fusion_eval.program.compare.result import Run
 from fusion_eval.program.compare.row_cache import RowCache, model_key
 from fusion_eval.taskpool.measurement import Measurement
@@ -24,7 +26,7 @@ from fusion_eval.taskpool.measurement import Measurement
 
 @dataclass(slots=True)
 class RowSource:
-    """Models' rows: those kept of an earlier evaluation, or new ones.
+    """Models' rows: those kept of an earlier evaluation, or new ones. Rank zero has them, other ranks work only.
 
     The first model sees one batch first, so that metrics which cannot take its outputs are found early; later models
     must have been given the first one's items.
@@ -34,31 +36,40 @@ class RowSource:
     progress: bool
     cache: RowCache | None
     first: tuple[int, Any] | None = None
+    probed: bool = False
 
-    def __call__(self, model: Model) -> Rows:
-        """A model's rows.
+    def __call__(self, model: Model) -> Rows | None:
+        """A model's rows; None on ranks other than zero.
 
         Raises:
             FusionEvalError: what the model, the data or the metrics cannot do.
         """
         rows = self._kept_or_new(model)
-        self.first = self.first or (len(rows), rebuilt(rows.columns, "target"))
-        _check_same_items(*self.first, rows)
+        self.plan.ranks.on_zero(lambda: self._check(rows))
         return rows
 
-    def _kept_or_new(self, model: Model) -> Rows:
-        key = "" if self.cache is None else model_key(model)
-        kept = self.cache.read(key) if self.cache is not None and key else None
-        if kept is not None:
+    def _check(self, rows: Rows | None) -> None:
+        assert rows is not None
+        self.first = self.first or (len(rows), rebuilt(rows.columns, "target"))
+        _check_same_items(*self.first, rows)
+
+    def _kept_or_new(self, model: Model) -> Rows | None:
+        ranks, key = self.plan.ranks, "" if self.cache is None else model_key(model)
+        kept = self.cache.read(key) if self.cache is not None and key and ranks.is_zero else None
+        if ranks.broadcast(kept is not None):
             return kept
-        rows = _evaluate(loaded(model), self.plan, self.progress, self.first is None)
-        if self.cache is not None and key:
-            self.cache.write(key, rows)
+        rows = _evaluate(loaded(model), self.plan, self.progress, not self.probed)
+        self.probed = True
+        ranks.on_zero(lambda: self._keep(key, rows))
         return rows
+
+    def _keep(self, key: str, rows: Rows | None) -> None:
+        if self.cache is not None and key and rows is not None:
+            self.cache.write(key, rows)
 
 
 def evaluated(rows_of: RowSource, drop: bool) -> tuple[dict[str, list[Run]], list[str]]:
-    """Every method's runs, and a warning per method that was dropped."""
+    """Every method's runs, which rank zero has, and a warning per method that was dropped."""
     found: dict[str, list[Run]] = {}
     dropped: list[str] = []
     plan = rows_of.plan
@@ -66,9 +77,9 @@ def evaluated(rows_of: RowSource, drop: bool) -> tuple[dict[str, list[Run]], lis
         runs: list[Run] = []
         try:
             for i in range(len(models)):
-                runs.append(
-                    _told_as(f"method '{name}'" + (f", run {i}" if len(models) > 1 else ""), rows_of, models[i])
-                )
+                who = f"method '{name}'" + (f", run {i}" if len(models) > 1 else "")
+                run = _told_as(who, rows_of, models[i])
+                runs += [] if run is None else [run]
         except FusionEvalError as error:
             last = name == list(plan.runs)[-1] and not found
             if not drop or last:
@@ -79,36 +90,40 @@ def evaluated(rows_of: RowSource, drop: bool) -> tuple[dict[str, list[Run]], lis
     return found, dropped
 
 
-def _told_as(who: str, rows_of: RowSource, model: Model) -> Run:
+def _told_as(who: str, rows_of: RowSource, model: Model) -> Run | None:
     """One run; its faults say which."""
-    chosen = rows_of.plan.measurement
+    plan = rows_of.plan
     try:
         rows = rows_of(model)
-        return _run(chosen, rows, measure(rows, chosen.task, chosen.make(), chosen.where))
+        return plan.ranks.on_zero(lambda: _run(plan.measurement, rows))
     except FusionEvalError as error:
         raise type(error)(*(replace(f, where=f"{who}, {f.where}") for f in error.faults)) from error
 
 
-def _evaluate(model: nn.Module, plan: Plan, progress: bool, probe: bool) -> Rows:
-    chosen = plan.measurement
-    step = TaskStep(chosen.name, chosen.task, chosen.make())
+def _evaluate(model: nn.Module, plan: Plan, progress: bool, probe: bool) -> Rows | None:
+    chosen, ranks = plan.measurement, plan.ranks
+
+    def new_step() -> TaskStep:
+        return TaskStep(chosen.name, chosen.task, chosen.make())
+
     home = next((p.device for p in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
-    devices = Devices(plan.device or home)
+    device = plan.places[0] if plan.places else home if ranks.fabric is None else ranks.device
     try:
-        devices.place(model)
+        model.to(device)
         if probe:
-            _probe(model, plan, step, devices)
-        rows = evaluate_rows(model, plan.loader, step, devices, progress)
+            _probe(model, plan, new_step(), Devices(device))
+        if len(plan.places) > 1:
+            return rows_of_replicas(model, plan.places, plan.deal, new_step, progress=progress)
+        loader = plan.deal(ranks.rank, ranks.world) if ranks.world > 1 else plan.loader
+        return evaluate_rows(model, loader, new_step(), replace(ranks, device=device), progress)
     finally:
-        if devices.device != home:
+        if device != home:
             model.to(home)
-    assert rows is not None
-    return rows
 
 
 def _probe(model: nn.Module, plan: Plan, step: TaskStep, devices: Devices) -> None:
     """One batch through model and metrics, so that what does not fit is found before everything is evaluated."""
-    rows = evaluate_rows(model, _FirstBatch(plan.loader), step, devices, False)
+    rows = evaluate_rows(model, _FirstBatch(plan.loader), step, replace(devices, fabric=plan.ranks.fabric), False)
     assert rows is not None
     check_battery(rows, step.task, step.battery, step.where)
 
@@ -141,7 +156,9 @@ def _check_same_items(items: int, mine: Any, rows: Rows) -> None:
         raise DataError(Fault("data", "other items, or another order, than in the first pass", "the same items", do))
 
 
-def _run(chosen: Measurement, rows: Rows, measured: Measured) -> Run:
+def _run(chosen: Measurement, rows: Rows | None) -> Run:
+    assert rows is not None
+    measured = measure(rows, chosen.task, chosen.make(), chosen.where)
     counted, _ = counted_rows(rows)
     forms = forms_of(rows, measured, chosen.task, chosen.make())
     return Run(measured, forms, counted.columns.get("cluster"), counted.ids)

@@ -20,7 +20,7 @@ from torchmetrics.classification import (
 )
 from xarray.testing import assert_allclose
 
-from fusion_eval.errors import ConfigError, DataError, EvaluationError, StatisticsError
+from fusion_eval.errors import ConfigError, DataError, EvaluationError
 from fusion_eval.program.compare.models import compare
 from fusion_eval.stats.result import ComparisonResult
 from fusion_eval.task import Task, classification_battery, register_task, registry
@@ -288,7 +288,7 @@ def test_clusters_come_as_an_argument_or_in_the_batches() -> None:
     found = three(data=data, fields=["input", "target", "cluster"], metrics=["accuracy"]).comparisons[0]
     assert given.n_clusters == found.n_clusters == 30
     assert given.p_value == found.p_value
-    with pytest.raises(StatisticsError, match="2 labels for 60 items"):
+    with pytest.raises(ConfigError, match="2 labels for 60 items"):
         three(clusters=[0, 1])
 
 
@@ -460,11 +460,11 @@ RUN_TIME = {
         r"add 'auroc' to prob_metrics",
     ),
     "a loader of something else": ({"methods": {"a": lambda: 3}}, ConfigError, r"its function gives a int"),
-    "unknown reference": ({"reference": "zzz"}, StatisticsError, r"reference: 'zzz'"),
+    "unknown reference": ({"reference": "zzz"}, ConfigError, r"reference: 'zzz'"),
     "other classes": (
         {"num_classes": 3, "methods": {"a": Table(noise(0, (60, 5)))}},
         EvaluationError,
-        r"predictions outside",
+        r"5 logits per item for 3 classes",
     ),
 }
 
