@@ -117,11 +117,11 @@ def _index_folder(root: Path, cache: Path, peer: Peer) -> Index:
     index = Index()
     tags: dict[str, set[str]] = {}
     joined: dict[str, dict[str, None]] = {}
-    for path in _yaml_files(root):
+    for path in _yaml_files(root, peer):
         head = heads.merged(path, ())
         if peer == "lmms_eval":
             head = _joining(head, joined)
-        _register(index, tags, head, Path(path), root)
+        _register(index, tags, head, Path(path), root, peer)
     if peer == "lmms_eval":
         _name_by_file(index, heads, root)
     for tag, members in tags.items():
@@ -174,7 +174,9 @@ def is_whole(values: Mapping[str, Any]) -> bool:
     return values.get("dataset_path") is not None and asks and not {"task", "group", "class"} & values.keys()
 
 
-def _register(index: Index, tags: dict[str, set[str]], head: dict[str, Any], path: Path, root: Path) -> None:
+def _register(
+    index: Index, tags: dict[str, set[str]], head: dict[str, Any], path: Path, root: Path, peer: Peer
+) -> None:  # fmt: skip
     if "error" in head:
         index.unreadable.append((path, head["error"]))
         return
@@ -184,13 +186,23 @@ def _register(index: Index, tags: dict[str, set[str]], head: dict[str, Any], pat
         index.anonymous.append(path)
         return
     if name in index.entries:
-        kept = index.entries[name].path or path
-        index.clashes.append((name, kept, path))
-        return
+        earlier = index.entries[name].path or path
+        if not _replaces(name, earlier, path, peer):
+            index.clashes.append((name, earlier, path))
+            return
+        index.clashes.append((name, path, earlier))
     index.entries[name] = Entry(name, kind, path, (), root, _about(head) if kind != "group" else {})
     if kind != "group":
         for tag in _as_list(head.get("tag")):
             tags.setdefault(tag, set()).add(name)
+
+
+def _replaces(name: str, earlier: Path, later: Path, peer: Peer) -> bool:
+    """Whether the later of two files with one name counts: LMMS-Eval keeps the last one that it walks to.
+
+    In one folder that depends on the file system, so a file that is called like its task counts there.
+    """
+    return peer == "lmms_eval" and not (earlier.parent == later.parent and earlier.stem == name)
 
 
 def _about(head: Mapping[str, Any]) -> dict[str, str]:
@@ -317,8 +329,15 @@ def _parsed_head(text: str, path: Path) -> dict[str, Any]:
     return head
 
 
-def _yaml_files(root: Path) -> list[str]:
-    return sorted(_walk(str(root)))
+def _yaml_files(root: Path, peer: Peer) -> list[str]:
+    """Sorted; for LMMS-Eval the files of a folder before those of the folders in it."""
+    found = sorted(_walk(str(root)))
+    return sorted(found, key=_place) if peer == "lmms_eval" else found
+
+
+def _place(path: str) -> list[tuple[bool, str]]:
+    *folders, name = path.split(os.sep)
+    return [*((True, folder) for folder in folders), (False, name)]
 
 
 def _walk(folder: str) -> Iterator[str]:

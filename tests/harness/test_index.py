@@ -40,6 +40,16 @@ def test_a_later_folder_wins_and_the_first_file_of_a_folder(tmp_path: Path) -> N
     assert [(n, kept.name, lost.name) for n, kept, lost in index.clashes] == [("t", "x.yaml", "y.yaml")]
 
 
+def test_of_two_files_lmms_eval_takes_the_one_that_it_walks_to_last(tmp_path: Path) -> None:
+    write(tmp_path, z="task: t\n", sub__t="task: t\n", t="task: u\n", u="task: u\n", v="task: u\n")
+    index = build_index([tmp_path], tmp_path / "cache", "lmms_eval")
+    assert index.entries["t"].path == tmp_path / "sub" / "t.yaml"
+    assert index.entries["u"].path == tmp_path / "u.yaml", "one folder: the file that is called like the task"
+    assert [(name, kept.name, lost.name) for name, kept, lost in index.clashes] == [
+        ("u", "u.yaml", "t.yaml"), ("u", "u.yaml", "v.yaml"), ("t", "t.yaml", "z.yaml"),
+    ]  # fmt: skip
+
+
 def test_a_tag_does_not_hide_a_task(tmp_path: Path) -> None:
     write(tmp_path, a="task: one\ntag: two\n", b="task: two\n")
     assert build_index([tmp_path], tmp_path / "cache").entries["two"].kind == "task"

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fusion_eval.errors import ConfigError, Fault
+from fusion_eval.harness.aggregation import AGGREGATIONS, get_aggregation
 from fusion_eval.harness.multimodal.aggregate import arguments
 from fusion_eval.harness.multimodal.dialect import OUTPUT_TYPES, ModelNames, Style, generation_kwargs
 from fusion_eval.harness.multimodal.documents import MEMORY
 from fusion_eval.harness.multimodal.thinking import tags_of, with_stripping
-from fusion_eval.harness.spec import TaskSpec
+from fusion_eval.harness.spec import MetricSpec, TaskSpec
 
 MAX_NEW_TOKENS: Final = 1024
 """Length of an answer where neither the task nor the run says one; the peers leave it to each model."""
 
+logger = logging.getLogger(__name__)
+_TEMPLATES: Final = ("doc_to_text", "doc_to_target", "doc_to_choice")
 _LENGTHS = frozenset({"max_new_tokens", "max_gen_toks", "max_tokens", "max_completion_tokens"})
 _REFUSED: Final = {
     "generate_visual_cot": "draws pictures while it thinks",
@@ -60,18 +64,42 @@ class Setting:
     memory: int = MEMORY
 
 
-def prepared(spec: TaskSpec, setting: Setting) -> TaskSpec:
+def prepared(spec: TaskSpec, setting: Setting, style: Style = "eagle") -> TaskSpec:
     """The spec as it is run: generation settings of the model, thoughts taken away, data keys that `datasets` knows.
+
+    Templates lose a newline at their end, as both trees' Jinja takes it away; Eagle's descriptions are no templates.
 
     Raises:
         ConfigError: a kind of task that no engine can do.
     """
     _check(spec)
     kwargs = {k: v for k, v in spec.dataset_kwargs.items() if k not in _PEER_DATA_KEYS}
+    shots = spec.fewshot_config
     return dataclasses.replace(
         spec, dataset_kwargs=kwargs, generation_kwargs=settings_of(spec, setting),
         filter_list=with_stripping(spec.filter_list, tags_of(spec.extra, setting.reasoning_tags)),
+        description=_trimmed(spec.description) if style == "current" else spec.description,
+        fewshot_config=dataclasses.replace(shots, **{key: _trimmed(getattr(shots, key)) for key in _TEMPLATES}),
+        metric_list=spec.metric_list and tuple(_aggregated(metric, spec) for metric in spec.metric_list),
+        **{key: _trimmed(getattr(spec, key)) for key in _TEMPLATES},
     )  # fmt: skip
+
+
+def _trimmed(template: Any) -> Any:
+    return template.removesuffix("\n").removesuffix("\r") if isinstance(template, str) else template
+
+
+def _aggregated(metric: MetricSpec, spec: TaskSpec) -> MetricSpec:
+    """The metric of a file's own scorer; an aggregation that nobody knows costs that metric only, if it has values."""
+    name = metric.aggregation
+    if spec.process_results is None or not isinstance(name, str) or name in AGGREGATIONS:
+        return metric
+
+    def unknown(items: Any) -> Any:
+        return get_aggregation(name)(items)
+
+    logger.warning("%s: no aggregation is called '%s'; %s has no value", spec.task, name, metric.name)
+    return dataclasses.replace(metric, aggregation=unknown)
 
 
 def settings_of(spec: TaskSpec, setting: Setting) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class MultimodalTask(ConfigurableTask):
         self._dialogues: dict[int, Dialogue] = {}
         self._round = 0
         unpack_media(config.dataset_kwargs, self._folder_of(config))
-        super().__init__(config=prepared(config, self.setting))
+        super().__init__(config=prepared(config, self.setting, self.style))
         self.MULTIMODAL = True
         self.prompt_kwargs = prompt_kwargs(self.config, self.setting.names, self.style)
         self.target_kwargs = target_kwargs(self.config, self.setting.names)

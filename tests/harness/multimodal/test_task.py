@@ -425,3 +425,22 @@ def test_videos_are_put_where_hooks_look(task: Task, monkeypatch: pytest.MonkeyP
     kinds = [row.arguments[0][0]["media"] for row in rows]
     assert [media[0][0] for media in kinds] == ["video"] * 6
     assert len({media[0][1] for media in kinds}) == 6
+
+
+@pytest.mark.parametrize(
+    ("key", "head"), [("model_specific_prompt_kwargs", "Look.\n"), ("lmms_eval_specific_kwargs", "Look.")]
+)
+def test_templates_lose_the_newline_at_their_end_as_in_both_trees(task: Task, key: str, head: str) -> None:
+    folder = task(f'{key}:\n  default: {{a: 1}}\ndescription: "Look.\\n"\ndoc_to_text: "{{{{question}}}}?\\n\\n"\n')
+    assert prompts(folder)[0] == f"{head}Say red?\n"
+
+
+def test_an_aggregation_that_nobody_knows_costs_its_metric_where_documents_have_it(task: Task) -> None:
+    listed = "  - {metric: other, aggregation: mean_last30}\n"
+    results = "def results(doc, results):\n    return {'hit': 1.0}\n"
+    outcome = task(scored("hit") + listed, results).run("mine").tasks["mine"]
+    assert outcome.values["hit,none"].value == 1.0
+    assert outcome.failed == {"other,none": "no document gave a value"}
+    both = results.replace("1.0}", "1.0, 'other': 2}")
+    outcome = task(scored("hit") + listed, both).run("mine").tasks["mine"]
+    assert "mean_last30" in outcome.failed["other,none"]
