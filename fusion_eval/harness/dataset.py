@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -146,11 +147,17 @@ class DataSource:
         if request.path in _BUILDER_NAMES or builder_of(request.path) is not None:
             files = request.kwargs.get("data_files") or (request.path if builder_of(request.path) else [])
             named = _names_in(self._resolved(files, request))
-            lost = [name for name in named if "://" not in name and "*" not in name and not Path(name).exists()]
+            lost = [name for name in named if self._is_lost(name)]
             return Fault("dataset_path", f"{listed(lost)} is not there", self._places(request)) if lost else None
         if (self.data_root is None and not self.offline) or self._existing(request.path, request) is not None:
             return None
         return Fault("dataset_path", f"{request.path} is not there", self._places(request), self._advice(request))
+
+    def _is_lost(self, name: str) -> bool:
+        """Whether a file cannot be had; of an address and of a pattern only `datasets` can tell, unless offline."""
+        if "://" in name:
+            return self.offline
+        return "*" not in name and not Path(name).exists()
 
     def _existing(self, path: str, request: DataRequest) -> Path | None:
         places = [self.data_root, Path.cwd(), request.folder]
@@ -168,10 +175,21 @@ class DataSource:
             return {split: self._resolved(value, request) for split, value in files.items()}
         if isinstance(files, list):
             return [self._resolved(value, request) for value in files]
-        if not isinstance(files, str) or "://" in files or os.path.isabs(files):
+        if not isinstance(files, str) or os.path.isabs(files):
             return files
+        if "://" in files:
+            return self._mirrored(files)
         found = self._existing(files, dataclasses.replace(request, path=files))
         return str(found) if found is not None else files
+
+    def _mirrored(self, url: str) -> str:
+        """The file of `data_root` that an address on the hub stands for; the address where it is not there."""
+        found = _ON_HUB.match(url)
+        if found is None or self.data_root is None:
+            return url
+        file = self.data_root / found["name"] / found["file"]
+        there = next(file.parent.glob(file.name), None) if "*" in file.name else file if file.exists() else None
+        return url if there is None else str(file.resolve())
 
     def _places(self, request: DataRequest) -> str:
         places = [str(place) for place in (self.data_root, Path.cwd(), request.folder) if place]
@@ -182,6 +200,12 @@ class DataSource:
             return "Set data_root to a folder laid out as <organisation>/<name>/, or name a local file."
         present = [str(p.relative_to(self.data_root)) for p in self.data_root.glob("*/*") if p.is_dir()]
         return did_you_mean(request.path, present) or f"data_root holds {listed(sorted(present), 8)}."
+
+
+_ON_HUB = re.compile(
+    r"(?:hf://datasets/|https?://[^/]+/datasets/)(?P<name>[^/]+/[^/@]+)(?:@[^/]+)?/"
+    r"(?:(?:resolve|raw|blob)/[^/]+/)?(?P<file>.+)"
+)
 
 
 def builder_of(path: str) -> str | None:

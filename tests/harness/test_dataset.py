@@ -45,6 +45,26 @@ def test_files_lie_beside_the_task_or_in_the_working_directory(tmp_path: Path, m
     assert found["s"]["x"][:] == [5]
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "hf://datasets/owner/name@main/part/rows.jsonl",
+        "https://hub.example/datasets/owner/name/resolve/main/part/rows.jsonl",
+    ],
+)
+def test_addresses_of_files_on_the_hub_are_found_under_the_root(address: str, tmp_path: Path) -> None:
+    folder = tmp_path / "root" / "owner" / "name" / "part"
+    folder.mkdir(parents=True)
+    (folder / "rows.jsonl").write_text('{"a": 7}\n')
+    source = DataSource(tmp_path / "root", tmp_path / "cache", offline=True)
+    request = DataRequest("json", kwargs={"data_files": {"test": address}})
+    assert source.missing(request) is None
+    assert source.load(request)["test"][0] == {"a": 7}
+    lost = source.missing(DataRequest("json", kwargs={"data_files": {"test": address.replace("rows", "others")}}))
+    assert lost is not None
+    assert "others.jsonl" in lost.found
+
+
 def test_each_set_is_loaded_once(root: Path, tmp_path: Path) -> None:
     source = DataSource(root, tmp_path / "cache")
     assert source.load(DataRequest("org/carded", "main")) is source.load(DataRequest("org/carded", "main"))
