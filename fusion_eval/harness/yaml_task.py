@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -35,12 +36,11 @@ class ConfigurableTask(YamlDocuments):
         self, data_dir: str | None = None, cache_dir: str | None = None, download_mode: Any = None,
         config: Mapping[str, Any] | TaskSpec | None = None,
     ) -> None:  # fmt: skip
-        self._config = spec_of(config)
+        spec = self._config = _completed(spec_of(config))
         self._context = current()
         self._shot_pool = None
         self._split_docs: dict[str, Any] = {}
         self._shot_turns: dict[int, tuple[Any, list[Turn]]] = {}
-        spec = self._config
         self.VERSION = spec.metadata.get("version", self.VERSION)
         self.OUTPUT_TYPE = spec.output_type
         self.MULTIMODAL = spec.multimodal
@@ -216,6 +216,13 @@ class ConfigurableTask(YamlDocuments):
     def higher_is_better(self) -> Mapping[str, bool]:
         """Metric -> direction."""
         return self._directions
+
+
+def _completed(spec: TaskSpec) -> TaskSpec:
+    """The spec with the generation settings in full, which Python tasks read from it."""
+    if spec.output_type != "generate_until":
+        return spec
+    return dataclasses.replace(spec, generation_kwargs=spec.generation)
 
 
 def _bind_metrics(spec: TaskSpec) -> tuple[list[BoundMetric], dict[str, Aggregation], dict[str, bool]]:
