@@ -15,7 +15,7 @@ from fusion_eval.merge.recipe_config import chat_template, merged_config, merged
 from fusion_eval.merge.recipe_material import Material
 from fusion_eval.merge.recipe_order import used_models
 from fusion_eval.merge.recipe_plan import RuleMaker, Segment, merged, segments
-from fusion_eval.merge.recipe_vocabulary import in_one_vocabulary, with_tied_heads
+from fusion_eval.merge.recipe_vocabulary import in_one_vocabulary, require_one_vocabulary, with_tied_heads
 
 Opener = Callable[[ModelReference, Material | None], Material]
 """Opens a model; given the material of an earlier document, puts the reference's adapter on that."""
@@ -119,6 +119,8 @@ class RecipeBook:
 def _made(document: Recipe, materials: Mapping[ModelReference, Material], make: RuleMaker, seed: int) -> Material:
     checkpoints, target = in_one_vocabulary(document, materials, with_tied_heads(materials))
     result = merged(document, checkpoints, make, seed)
+    if target is None:
+        require_one_vocabulary(document, materials, checkpoints, result)
     donor = materials[document.models[0]]
     tokenizer = target or donor.tokenizer
     template = chat_template(document, materials)

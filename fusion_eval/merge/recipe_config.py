@@ -37,12 +37,17 @@ _LLAMA3: Final = (
     "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
 )
 _MISTRAL: Final = (
-    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'assistant' %} {{ message['content'] }}"
-    "{{ eos_token }}{% else %}[INST] {{ message['content'] }} [/INST]{% endif %}{% endfor %}"
+    "{{ bos_token }}{% set ns = namespace(first='') %}{% for message in messages %}"
+    "{% if message['role'] == 'system' %}"
+    "{% if not loop.first %}{{ raise_exception('a system message that is not first') }}{% endif %}"
+    "{% set ns.first = message['content'] + '\n\n' %}"
+    "{% elif message['role'] == 'assistant' %} {{ message['content'] }}{{ eos_token }}"
+    "{% else %} [INST] {{ ns.first }}{{ message['content'] }} [/INST]{% set ns.first = '' %}{% endif %}{% endfor %}"
 )
 _EXAONE: Final = (
-    "{% for message in messages %}[|{{ message['role'] }}|]{{ message['content'] }}"
-    "{% if message['role'] == 'user' %}\n{% else %}[|endofturn|]\n{% endif %}{% endfor %}"
+    "{% for message in messages %}{% if loop.first and message['role'] != 'system' %}{{ '[|system|][|endofturn|]\n' }}"
+    "{% endif %}[|{{ message['role'] }}|]{{ message['content'] }}"
+    "{{ '\n' if message['role'] == 'user' else '[|endofturn|]\n' }}{% endfor %}"
     "{% if add_generation_prompt %}[|assistant|]{% endif %}"
 )
 TEMPLATES: Final[Mapping[str, str]] = {

@@ -291,11 +291,12 @@ class _Reader:
             if contract.high is not None and contract.low != contract.high:
                 bound = f"{contract.low} to {contract.high}"
             self.source.faults.append(Fault(part.where, f"{recipe.method} of {count} {kind}", bound))
+        if part.inputs and not others and has_base and contract.base != INPUT:
+            self.source.notes.append(f"{part.where}: no model beside the base, which is the result")
         for each in part.inputs:
             if each not in others and each.parameters and contract.base != INPUT:
-                self.source.notes.append(
-                    f"{each.where}: parameters of the base model have no effect in {recipe.method}"
-                )
+                what = f"parameters of the base model have no effect in {recipe.method}"
+                self.source.notes.append(f"{each.where}: {what}")
             unused = [name for name in each.parameters if name in contract.unused]
             if unused:
                 self.source.notes.append(f"{each.where}: {listed(unused)} has no effect in {recipe.method}")

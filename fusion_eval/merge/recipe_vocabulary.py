@@ -80,6 +80,29 @@ def in_one_vocabulary(
     return {ref: aligner.view(ref) for ref in recipe.models}, target
 
 
+def require_one_vocabulary(
+    recipe: Recipe,
+    models: Mapping[ModelReference, Material],
+    checkpoints: Mapping[ModelReference, Checkpoint],
+    result: Checkpoint,
+) -> None:
+    """Refuse slices of which the first has another vocabulary than the last: no config fits their merge.
+
+    Raises:
+        ConfigError: the embedding and the head have different numbers of entries.
+    """
+    sizes: dict[str, int] = {}
+    for ref in recipe.models if any(len(module.slices) > 1 for module in recipe.modules) else ():
+        axes = vocabulary_axes(checkpoints[ref], models[ref].config)
+        sizes |= {name: result.spec(name).shape[axis] for name, axis in axes.items() if name in result}
+    if len(set(sizes.values())) > 1:
+        found = listed([f"'{name}' of {size}" for name, size in sizes.items()])
+        do = "Set tokenizer: {source: union}."
+        raise ConfigError(
+            Fault(recipe.where, f"slices of different vocabularies: {found} tokens", "one vocabulary", do)
+        )
+
+
 def _require_tokenizers(choice: TokenizerChoice, models: Mapping[ModelReference, Material]) -> None:
     bare = [str(ref) for ref, each in models.items() if each.tokenizer is None]
     if bare:

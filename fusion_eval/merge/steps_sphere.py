@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from fusion_eval.errors import Fault, MethodError
 
 NEARLY_PARALLEL = 0.9995
+_CANCELLED = 1e-6  # the length under which a mean of unit vectors, or a sine, is mere rounding
 _SINE = 0.1  # how large a squared sine must be, relative to what its error stems from
 
 
@@ -107,7 +109,7 @@ def multislerp_coefficients(G: Tensor, weights: Sequence[float], eps: float = 1e
     length = _length(mean, G)
     if len(weights) == 1:
         return [float(w[0])]
-    if length < eps:
+    if length < max(eps, _CANCELLED):
         if len(weights) == 2 or not norms.any():
             return [float(weight) for weight in w]
         raise MethodError(Fault("method.weights", "the experts' directions cancel", do="Choose other weights."))
@@ -119,11 +121,15 @@ def multislerp_coefficients(G: Tensor, weights: Sequence[float], eps: float = 1e
     return [float(c) for c in result]
 
 
+_ROUNDING: Final = 1e-6
+"""Below this a tangent that no longer shrinks is the rounding of angles, whose square root is in float64."""
+
+
 def karcher_coefficients(G: Tensor, max_iter: int = 10, tol: float = 1e-5) -> list[float]:
     """The mean of directions on the sphere (Karcher, 1977), times the mean norm.
 
     m = sum u_i normalised; then repeat tau = (1/N) sum (w_i / sin w_i)(u_i - cos w_i m), cos w_i = <m, u_i>;
-    m = m cos|tau| + tau sin|tau| / |tau|; until |tau| < tol.
+    m = m cos|tau| + tau sin|tau| / |tau|; until |tau| < tol, or nothing but rounding is left of it.
     """
     count = len(G)
     norms = G.diagonal().clamp(min=0).sqrt()
@@ -133,21 +139,26 @@ def karcher_coefficients(G: Tensor, max_iter: int = 10, tol: float = 1e-5) -> li
         return [1 / count] * count
     mean = units.sum(0)
     mean = mean / _length(mean, G) if _length(mean, G) > tol else units[0]
+    before = math.inf
     for _ in range(max_iter):
         tangent = sum((_log_map(mean, unit, G, tol) for unit in units), torch.zeros_like(mean)) / count
         length = _length(tangent, G)
-        if length < tol:
+        if length < tol or (length < _ROUNDING and length >= before):
             break
+        before = length
         mean = mean * math.cos(length) + tangent * math.sin(length) / length
         mean = mean / _length(mean, G)
     return [float(c) for c in mean * norms.mean()]
 
 
 def _log_map(mean: Tensor, unit: Tensor, G: Tensor, tol: float) -> Tensor:
-    """The tangent at `mean` that points to `unit`, as long as their angle; zero for angles under `tol`."""
+    """The tangent at `mean` that points to `unit`, as long as their angle; zero for angles under `tol`.
+
+    It is zero for opposite points too, to which every direction leads.
+    """
     cosine = max(-1.0, min(1.0, float(mean @ G @ unit)))
     angle = math.acos(cosine)
-    if angle < tol or math.sin(angle) == 0:
+    if angle < tol or math.sin(angle) < _CANCELLED:
         return torch.zeros_like(mean)
     return (unit - cosine * mean) * (angle / math.sin(angle))
 

@@ -135,3 +135,97 @@ def test_missing_files_have_a_hint(tmp_path):
 def test_existing_folders_with_odd_names_are_themselves(tmp_path):
     (tmp_path / "a+b@c").mkdir()
     assert model_reference(str(tmp_path / "a+b@c")) == ModelReference(str(tmp_path / "a+b@c"))
+
+
+def shared(text: str, name: str) -> tuple[object, ...]:
+    """The values of a recipe's parameter."""
+    return parse_recipe(text).documents[-1].parameters[name].entries[0].values
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("1.0", True),
+        ("0", False),
+        ("0.0", False),
+        ("1", True),
+        ("'true'", True),
+        ("'False'", False),
+        ("[1.0, false]", True),
+    ],
+)
+def test_flags_are_read_as_mergekit_writes_them(said, meant):
+    found = shared(f"merge_method: linear\nmodels: [a, b]\nparameters: {{weight: 1, normalize: {said}}}\n", "normalize")
+    assert found[0] is meant
+    assert all(isinstance(value, bool) for value in found)
+
+
+@pytest.mark.parametrize("said", ["0.5", "yes please", "2", "null", "[1, x]"])
+def test_what_is_no_flag(said):
+    (fault,) = faults(f"merge_method: linear\nmodels: [a, b]\nparameters: {{weight: 1, normalize: {said}}}\n")
+    assert "true or false" in fault
+
+
+def test_numbers_in_quotes_are_numbers():
+    assert shared("merge_method: linear\nmodels: [a]\nparameters: {weight: ['0.5', '1e-1']}\n", "weight") == (0.5, 0.1)
+
+
+def test_parameters_of_other_methods_have_no_effect_which_is_noted():
+    text = "merge_method: sce\nbase_model: b\nmodels: [{model: a, parameters: {weight: 1}}]\n"
+    file = parse_recipe(text + "parameters: {normalize: true, select_topk: 0.1}\n", "r.yml")
+    assert list(file.documents[0].parameters) == ["select_topk"]
+    assert sorted(file.notes) == [
+        "r.yml, line 3: 'weight' has no effect in sce.",
+        "r.yml, line 4: 'normalize' has no effect in sce.",
+    ]
+    (note,) = parse_recipe("merge_method: multislerp\nmodels: [a, b]\nparameters: {weight: 1, normalize: true}\n").notes
+    assert "Did you mean 'normalize_weights'?" in note
+
+
+def test_keys_without_a_value_say_nothing():
+    text = (
+        "merge_method: linear\nmodels: [{model: a, parameters: }]\nslices:\nchat_template:\nparameters: {weight: 1}\n"
+    )
+    assert len(parse_recipe(text).documents[0].modules) == 1
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ("{model: a, weight: 1}", "Put it under 'parameters'."),
+        ("{model: a, revision: v1}", "path@revision"),
+        ("{model: a, lora: b}", "path+adapter"),
+    ],
+)
+def test_misplaced_keys_are_told_where_they_belong(entry, told):
+    assert told in faults(f"merge_method: linear\nmodels: [{entry}]\nparameters: {{weight: 1}}\n")[0]
+
+
+def test_unknown_keys_can_be_ignored_which_is_noted():
+    text = "merge_method: linear\nmodels: [{model: a, glorious: true}]\nnmae: x\nparameters: {weight: 1, wieght: 2}\n"
+    with pytest.raises(ConfigError):
+        parse_recipe(text)
+    file = parse_recipe(text, unknown="ignore")
+    assert len(file.notes) == 3
+    assert parse_recipe(text + "fusion_eval: {unknown: ignore}\n").notes == file.notes
+    with pytest.raises(ConfigError, match="Did you mean 'ignore'"):
+        parse_recipe(text, unknown="ignor")
+
+
+def test_a_slice_may_repeat_the_method_only():
+    text = "merge_method: passthrough\nslices: [{merge_method: %s, sources: [{model: a, layer_range: [0, 1]}]}]\n"
+    assert parse_recipe(text % "passthrough").documents
+    assert "one method per document" in faults(text % "linear")[0]
+
+
+def test_old_files_of_several_documents_name_results_by_where_they_were_put():
+    text = "merge_method: linear\nmodels: [a, b]\nparameters: {weight: 1}\nout_path: ./models/x\n---\n"
+    text += "merge_method: linear\nmodels: [{model: ./models/x}, c]\nparameters: {weight: 1}\nout_path: ./models/y\n"
+    assert [recipe.name for recipe in parse_recipe(text).documents] == ["./models/x", "./models/y"]
+
+
+def test_settings_of_ours_can_stand_alone():
+    file = parse_recipe(CHAIN + "---\nfusion_eval: {seed: 5, compat: true}\n")
+    assert (len(file.documents), file.seed, file.compat) == (2, 5, True)
+    with pytest.raises(ConfigError, match="no recipe"):
+        parse_recipe("fusion_eval: {seed: 5}\n")

@@ -223,3 +223,14 @@ def test_polar_factors_are_those_of_the_decomposition(kind):
     found = steps_spectral.polar(matrix)
     torch.testing.assert_close(found @ V[:rank].T, U[:, :rank], rtol=0, atol=1e-7)
     assert (torch.linalg.svdvals(found) < 1 + 1e-7).all()
+
+
+def test_a_karcher_mean_ends_where_only_rounding_is_left(monkeypatch):
+    torch.manual_seed(0)
+    X = torch.randn(2000, dtype=torch.float64) + 0.3 * torch.randn(9, 2000, dtype=torch.float64)
+    exact = steps_sphere.karcher_coefficients(X @ X.T, max_iter=50, tol=1e-7)
+    calls, log_map = [], steps_sphere._log_map
+    monkeypatch.setattr(steps_sphere, "_log_map", lambda *words: (calls.append(1), log_map(*words))[1])
+    found = steps_sphere.karcher_coefficients(X @ X.T, max_iter=100_000, tol=1e-15)
+    assert len(calls) <= 9 * 50
+    assert found == pytest.approx(exact, rel=1e-6)

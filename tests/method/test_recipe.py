@@ -334,3 +334,89 @@ def test_only_methods_are_built_from_a_recipe():
 def test_a_pool_without_a_recipe_is_told():
     with pytest.raises(FusionEvalError, match="no recipe"):
         recipe_pool()
+
+
+def test_a_recipe_of_several_documents_is_saved_with_its_seed(place):
+    chain = "name: x\nmerge_method: dare_ties\nbase_model: base\nmodels: [{model: a}]\n"
+    chain += "parameters: {weight: 1, density: 0.5}\n---\n  merge_method: passthrough\n  models: [x]\n"
+    method, pool = written(place, chain)
+    text = method.recipe(7)
+    again, _ = written(place, text, "again.yml")
+    assert again.file.seed == 7
+    first, second = method.apply(pool, seed=7), again.apply(RecipePool(str(place / "again.yml")), seed=0)
+    name = "model.layers.1.mlp.up_proj.weight"
+    assert torch.equal(first[name], second[name])
+    assert not torch.equal(first[name], method.apply(pool, seed=8)[name])
+    assert again.recipe(9) == text
+
+
+def test_the_base_alone_is_the_result_of_task_vectors(place):
+    recipe = {"merge_method": "ties", "base_model": "base", "models": ["base"], "parameters": {"weight": 1}}
+    result, pool = merged(place, recipe)
+    assert any("no model beside the base" in note for note in pool.notes())
+    assert torch.equal(result["model.norm.weight"], open_checkpoint(place / "base")["model.norm.weight"])
+
+
+def test_slices_of_different_vocabularies_need_a_tokenizer(place):
+    sources = [{"sources": [{"model": name, "layer_range": [0, 2]}]} for name in ("a", "wide")]
+    recipe = {"merge_method": "passthrough", "slices": sources}
+    method, pool = written(place, recipe)
+    (fault,) = method.faults(pool)
+    assert (
+        "slices of different vocabularies: 'lm_head.weight' of 136, 'model.embed_tokens.weight' of 128" in fault.found
+    )
+    result, _ = merged(place, {**recipe, "tokenizer_source": "union"})
+    assert result.spec("lm_head.weight").shape == result.spec("model.embed_tokens.weight").shape
+
+
+@pytest.mark.parametrize("densities", [(1.0, 1.0), (1.0, 0.5)])
+def test_della_keeps_all_of_a_model_of_density_one(place, densities):
+    models = [
+        {"model": name, "parameters": {"weight": 1, "density": density}}
+        for name, density in zip(("a", "b"), densities, strict=True)
+    ]
+    recipe = {"merge_method": "della_linear", "base_model": "base", "models": models, "dtype": "float32"}
+    result, _ = merged(place, recipe)
+    name = "model.layers.0.mlp.up_proj.weight"
+    base, a, b = (open_checkpoint(place / each)[name] for each in ("base", "a", "b"))
+    left = result[name] - a
+    if densities[1] == 1:
+        torch.testing.assert_close(left, b - base, rtol=0, atol=1e-7)
+    else:
+        assert 0.4 < (left.abs() < 1e-8).float().mean() < 0.6
+
+
+def test_probabilities_of_della_are_checked_for_every_model(place):
+    models = [
+        {"model": name, "parameters": {"weight": 1, "density": density, "epsilon": 0.4}}
+        for name, density in (("a", 0.5), ("b", 0.8))
+    ]
+    method, pool = written(place, {"merge_method": "della", "base_model": "base", "models": models})
+    (fault,) = method.faults(pool)
+    assert "0.4 to 1.2" in fault.found
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("chatml", "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n"),
+        ("exaone", "[|system|]S[|endofturn|]\n[|user|]U\n[|assistant|]"),
+        ("mistral", "<s> [INST] S\n\nU [/INST]"),
+        ("alpaca", "S\n\n### Instruction:\nU\n\n### Response:\n"),
+        (
+            "llama3",
+            "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n"
+            "U<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+    ],
+)
+def test_known_chat_templates_say_what_their_models_were_trained_on(name, wanted):
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    from fusion_eval.merge.recipe_config import TEMPLATES
+
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+    said = _compile_jinja_template(TEMPLATES[name]).render(
+        messages=messages, add_generation_prompt=True, bos_token="<s>", eos_token="</s>"
+    )
+    assert said == wanted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -249,13 +249,24 @@ class DropByRank(Step):
     def faults(self, where: str) -> list[Fault]:
         """Probabilities must lie between 0 and 1."""
         faults = Step.faults(self, where)
-        plain = isinstance(self.density, int | float) and isinstance(self.epsilon, int | float)
-        if not faults and plain and self.density < 1:  # type: ignore[operator]
-            low, high = self.density - self.epsilon, self.density + self.epsilon  # type: ignore[operator]
-            if low <= 0 or high > 1:
+        for density, epsilon in [] if faults else _pairs(self.density, self.epsilon):
+            low, high = density - epsilon, density + epsilon
+            if density < 1 and (low <= 0 or high > 1):
                 found = f"density -+ epsilon is {low:g} to {high:g}"
                 faults.append(Fault(f"{where}.epsilon", found, "probabilities in (0, 1]", "Lower epsilon."))
         return faults
+
+
+def _pairs(first: Setting, second: Setting) -> list[tuple[float, float]]:
+    """Two settings' numbers, together for all experts or for each; none where a setting depends on the tensor."""
+    tables = [each for each in (first, second) if isinstance(each, Mapping)]
+    keys: list[Any] = list(dict.fromkeys(key for table in tables for key in table)) or [None]
+    found = []
+    for key in keys:
+        a, b = (each.get(key) if isinstance(each, Mapping) else each for each in (first, second))
+        if isinstance(a, int | float) and isinstance(b, int | float):
+            found.append((float(a), float(b)))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +281,11 @@ class Weighed(Step):
     def __call__(self, state: State) -> State:
         start, kept = state.group.start, []
         for delta, numbers in zip(state.deltas, self.numbers, strict=True):
+            if not numbers.numel():
+                kept.append(delta)
+                continue
             part = numbers[start : start + delta.numel()].to(delta.dtype).reshape(delta.shape).to(delta.device)
-            kept.append(delta * part if part.numel() else delta)
+            kept.append(delta * part)
         return state.with_deltas(_multiplied(kept, self.factors))
 
 
