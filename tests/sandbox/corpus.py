@@ -55,7 +55,7 @@ def program(problem: dict[str, str], code: str, mode: str = "split", cpu: float 
 
 def _budget(expected: str) -> float:
     """Samples that may run out of time get little of it, all others plenty: machines differ."""
-    return 0.4 if "timeout" in expected else 10.0
+    return 0.25 if "timeout" in expected else 10.0
 
 
 def outcome(verdict: Verdict) -> str:

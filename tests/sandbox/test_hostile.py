@@ -13,6 +13,8 @@ import pytest
 
 from tests.sandbox.conftest import needs_bubblewrap, needs_landlock, run_corpus
 
+pytestmark = pytest.mark.timeout(1600)  # seconds on a machine of its own, minutes on a slow and busy one
+
 GROWTH_KIB = 64 << 10
 # Without Landlock a plain user's samples may use more of the jail's own /tmp, which is memory, and see one address.
 HELD_BY_LANDLOCK = (
@@ -91,7 +93,6 @@ def test_whole_corpus(options: tuple[str, ...], plain: bool, corpus: Path, reque
 
 @pytest.mark.slow
 @needs_bubblewrap
-@pytest.mark.timeout(600)
 def test_whole_corpus_on_a_machine_loaded_four_times_over(corpus: Path) -> None:
     spin = [sys.executable, "-c", "while True: pass"]
     load = [subprocess.Popen(spin) for _ in range(4 * len(os.sched_getaffinity(0)))]

@@ -71,6 +71,15 @@ def test_in_place_changes_reach_the_tests(box: Sandbox) -> None:
     assert box.run([Program(code, test, ("arrange", "fill"))])[0].passed
 
 
+def test_what_a_program_raises_is_told_from_its_end(box: Sandbox) -> None:
+    codes = ["input()", "raise BrokenPipeError", "import os; os._exit(0)", "import subprocess; subprocess.run(['true'])"]
+    programs = [Program(f"def f():\n    {code}\n", "f()\n", ("f",)) for code in codes]
+    details = [verdict.detail for verdict in box.run(programs)]
+    assert [detail.partition(":")[0] for detail in details[:2]] == ["EOFError", "BrokenPipeError"]
+    assert details[2] == "the candidate's process ended"
+    assert "no other program" in details[3]
+
+
 def test_exceptions_cross_by_their_built_in_base(box: Sandbox) -> None:
     test = "try:\n    f()\n    raise SystemError\nexcept ValueError as error:\n    assert 'bad' in str(error)\n"
     code = "class Mine(ValueError):\n    pass\ndef f():\n    raise Mine('bad')\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -15,12 +16,14 @@ from fusion_eval.sandbox.jail.wire import Reader, send, write_all
 _ENOUGH = 4 << 20  # bytes of answers after which the rest of a batch waits for the next message
 _MUTABLE = (list, dict, set, bytearray)
 _TEXT = 300
+_REFUSED = " (the sandbox lets Python programs start no other program and use no network)"
 
 
 def describe(error: BaseException) -> str:
     """Type and text of an exception, whatever its class does when asked."""
     try:
-        return f"{type(error).__name__}: {str(error)[:_TEXT]}"
+        note = _REFUSED if isinstance(error, PermissionError) and error.errno == errno.EPERM else ""
+        return f"{type(error).__name__}: {str(error)[:_TEXT]}{note}"
     except BaseException:  # noqa: BLE001 - the class is the candidate's own
         return "an exception that cannot be shown"
 

@@ -58,6 +58,10 @@ class _ObjectsNeededError(BaseException):
         self.what = what
 
 
+class _HungUpError(BaseException):
+    """Raised past the tests' own handlers when the candidate's process is gone."""
+
+
 class RemoteError(Exception):
     """An exception of the candidate that is not a built-in one."""
 
@@ -98,7 +102,7 @@ def judge(test: Test, fd: int, result_fd: int, cap: int) -> NoReturn:
         outcome = _run(test, _Line(fd, cap))
     except _ObjectsNeededError as need:
         outcome = {"status": "opaque", "where": need.where, "detail": f"{need.where} is not plain data: {need.what}"}
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+    except _HungUpError:
         outcome = {"status": "failed", "detail": "the candidate's process ended", "ended": True}
     except FrameError as error:
         outcome = {"status": "failed", "detail": f"the candidate sent {error}"}
@@ -162,8 +166,7 @@ class _Line:
         self.reader = Reader(fd, cap)
 
     def open(self, wanted: Sequence[str]) -> dict[str, Any]:
-        send(self.fd, {"want": list(wanted)})
-        first = self.reader.read()
+        first = self.ask({"want": list(wanted)})
         if type(first) is not dict or not (type(first.get("dead")) is dict or type(first.get("have")) is dict):
             raise FrameError("no list of its names")
         if "have" in first:
@@ -172,8 +175,11 @@ class _Line:
         return {"dead": {"status": status, "detail": str(first["dead"].get("detail"))[:400]}}
 
     def ask(self, message: dict[str, Any]) -> Any:
-        send(self.fd, message)
-        return self.reader.read()
+        try:
+            send(self.fd, message)
+            return self.reader.read()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            raise _HungUpError from None
 
 
 class _LocalLine(_Line):
