@@ -117,7 +117,7 @@ class MultiChoiceRegexFilter(RegexFilter):
         match = self._found(self.regex, response)
         if not match:
             text = self._found(by_text, self._plain(response))
-            match = letters.get(text, text)
+            match = letters.get(text, text) if text else ""
         if not match:
             letter = self._found(colon, response)
             match = letter and f"({letter})"
