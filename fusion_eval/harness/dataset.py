@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import logging
@@ -22,6 +23,7 @@ BUILDERS = {
     ".json": "json", ".jsonl": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".txt": "text",
     ".arrow": "arrow",
 }  # fmt: skip
+_UNWRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT})
 _COMPRESSED = frozenset({".gz", ".bz2", ".xz", ".zst"})
 _BUILDER_NAMES = frozenset({*BUILDERS.values(), "imagefolder", "audiofolder", "webdataset", "xml", "pandas"})
 
@@ -136,6 +138,9 @@ class DataSource:
         except Exception as error:
             if fault := unreadable(kwargs.get("data_files")):
                 raise DataError(fault) from error
+            if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+                found, expected = f"{error.filename}: {error.strerror}", "a folder that can be written and has room"
+                raise DataError(Fault("the cache of data sets", found, expected, "Set HF_HOME to one.")) from error
             what = f"{request.path}" + (f" ({name})" if name else "")
             raise DataError(
                 Fault("dataset_path", f"{what} cannot be loaded: {type(error).__name__}: {_first_line(error)}",

@@ -93,3 +93,12 @@ def test_a_file_that_cannot_be_read_is_told_with_its_line(content: str, said: st
 def test_a_missing_split_says_where_splits_come_from() -> None:
     with pytest.raises(DataError, match=r"no split 'train'; expected one of test\. Give it a file in dataset_kwargs"):
         split_of({"test": []}, "train", "task")
+
+
+def test_a_cache_that_cannot_be_written_is_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**_: object) -> None:
+        raise PermissionError(13, "Permission denied", "/home/nobody")
+
+    monkeypatch.setattr("datasets.load.load_dataset", refused)
+    with pytest.raises(DataError, match="the cache of data sets: /home/nobody: Permission denied.*Set HF_HOME"):
+        DataSource(root).load(DataRequest("org/carded", "main"))
