@@ -5,7 +5,10 @@ Nothing of the user's own settings reaches the tests, and nothing of theirs the 
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,13 +19,16 @@ ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = ("FUSION_EVAL_", "HYDRA_", "SLURM_", "PL_", "LT_")  # of this package, and of those that start processes
 RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR")
 TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
+CACHES = ("HF_HUB_CACHE", "HF_DATASETS_CACHE", "HF_MODULES_CACHE", "HF_TOKEN")
 
 for name in list(os.environ):
-    if name.startswith(SETTINGS) or name in (*RANKS, "MASTER_PORT", *TERMINAL):
+    if name.startswith(SETTINGS) or name in (*RANKS, "MASTER_PORT", *TERMINAL, *CACHES):
         del os.environ[name]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="fusion_eval_tests_")  # read when its libraries are imported
+atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 # The same examples each time, however slow the machine; `--hypothesis-profile=default` looks for others.
 settings.register_profile(
