@@ -172,6 +172,9 @@ class DataSource:
             candidate = (place / Path(path).expanduser()) if place else None
             if candidate is not None and candidate.exists():
                 return candidate.resolve()
+        around = _around(request.folder, path)
+        if around is not None:
+            return around
         short = self.data_root / path.rpartition("/")[2] if self.data_root else None
         return short.resolve() if short is not None and short.is_dir() else None
 
@@ -205,6 +208,15 @@ class DataSource:
             return "Set data_root to a folder laid out as <organisation>/<name>/, or name a local file."
         present = [str(p.relative_to(self.data_root)) for p in self.data_root.glob("*/*") if p.is_dir()]
         return did_you_mean(request.path, present) or f"data_root holds {listed(sorted(present), 8)}."
+
+
+def _around(folder: Path | None, path: str) -> Path | None:
+    """A file that a task names from the root of its tree (`tree/tasks/mine/rows.jsonl`), found from its own folder."""
+    first, _, rest = path.partition("/")
+    for parent in (folder, *folder.parents) if folder is not None and rest else ():
+        if parent.name == first and (parent / rest).is_file():
+            return (parent / rest).resolve()
+    return None
 
 
 _ON_HUB = re.compile(

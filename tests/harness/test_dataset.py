@@ -65,6 +65,15 @@ def test_addresses_of_files_on_the_hub_are_found_under_the_root(address: str, tm
     assert "others.jsonl" in lost.found
 
 
+def test_a_file_named_from_the_root_of_its_tree(tmp_path: Path) -> None:
+    lines(tmp_path / "tree" / "tasks" / "mine" / "rows.jsonl", 8)
+    source = DataSource(cache_dir=tmp_path / "cache")
+    kwargs = {"data_files": {"test": "tree/tasks/mine/rows.jsonl"}}
+    request = DataRequest("json", kwargs=kwargs, folder=tmp_path / "tree" / "tasks" / "mine")
+    assert source.missing(request) is None
+    assert source.load(request)["test"]["x"][:] == [8]
+
+
 def test_each_set_is_loaded_once(root: Path, tmp_path: Path) -> None:
     source = DataSource(root, tmp_path / "cache")
     assert source.load(DataRequest("org/carded", "main")) is source.load(DataRequest("org/carded", "main"))

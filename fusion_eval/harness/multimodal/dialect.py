@@ -34,7 +34,10 @@ OUTPUT_TYPES: Final = (
     "generate_until", "multiple_choice", "loglikelihood", "generate_until_multi_round", "generate_visual_cot",
     "generate_until_agentic",
 )  # fmt: skip
-"""Output types of multimodal task files; the last two need models that draw or call tools."""
+"""Output types of multimodal task files; `generate_visual_cot` needs a model that draws."""
+
+IN_ROUNDS: Final = ("generate_until_multi_round", "generate_until_agentic")
+"""Output types of tasks that ask again, knowing what was answered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from typing import Any, Final
 from fusion_eval.errors import ConfigError, Fault
 from fusion_eval.harness.aggregation import AGGREGATIONS, get_aggregation
 from fusion_eval.harness.multimodal.aggregate import arguments
-from fusion_eval.harness.multimodal.dialect import OUTPUT_TYPES, ModelNames, Style, generation_kwargs
+from fusion_eval.harness.multimodal.dialect import IN_ROUNDS, OUTPUT_TYPES, ModelNames, Style, generation_kwargs
 from fusion_eval.harness.multimodal.documents import MEMORY
+from fusion_eval.harness.multimodal.rounds import AGENTIC_ROUNDS
 from fusion_eval.harness.multimodal.thinking import tags_of, with_stripping
 from fusion_eval.harness.spec import MetricSpec, TaskSpec
 
@@ -23,10 +24,7 @@ MAX_NEW_TOKENS: Final = 1024
 logger = logging.getLogger(__name__)
 _TEMPLATES: Final = ("doc_to_text", "doc_to_target", "doc_to_choice")
 _LENGTHS = frozenset({"max_new_tokens", "max_gen_toks", "max_tokens", "max_completion_tokens"})
-_REFUSED: Final = {
-    "generate_visual_cot": "draws pictures while it thinks",
-    "generate_until_agentic": "calls tools between its turns",
-}
+_REFUSED: Final = {"generate_visual_cot": "draws pictures while it thinks"}
 _ADAPTERS_OWN: Final = frozenset({
     "image_aspect_ratio", "patch_size", "downsample_ratio", "min_pixels", "max_pixels", "visual_cot",
     "max_agentic_steps", "system_prompt", "seed", "skip_special_tokens", "use_cache", "modality", "modalities",
@@ -124,6 +122,13 @@ def settings_of(spec: TaskSpec, setting: Setting) -> dict[str, Any]:
     return settings
 
 
+def steps_of(spec: TaskSpec) -> int | None:
+    """Rounds of an agentic task; None for tasks of other kinds."""
+    if spec.output_type != "generate_until_agentic":
+        return None
+    return int((spec.generation_kwargs or {}).get("max_agentic_steps", AGENTIC_ROUNDS))
+
+
 def _counts(key: str, value: Any) -> bool:
     """Whether a setting is one of generation, rather than of an adapter of the peer, and changes anything."""
     return key not in _ADAPTERS_OWN and (key, value) not in (("num_beams", 1), ("repetition_penalty", 1.0))
@@ -142,5 +147,10 @@ def _check(spec: TaskSpec) -> None:
         )  # fmt: skip
     if spec.output_type not in OUTPUT_TYPES:
         raise ConfigError(Fault(where, repr(spec.output_type), f"one of {', '.join(OUTPUT_TYPES)}"))
+    if spec.output_type in IN_ROUNDS and isinstance(spec.doc_to_text, (str, int)):
+        raise ConfigError(
+            Fault(where, f"{spec.output_type} with the template {spec.doc_to_text!r} as doc_to_text",
+                  "a function that makes each round's question", "Write doc_to_text: !function utils.text.")
+        )  # fmt: skip
     if spec.use_prompt is not None:
         raise ConfigError(Fault(str(spec.source), f"use_prompt is {spec.use_prompt!r}", "doc_to_text and so on"))

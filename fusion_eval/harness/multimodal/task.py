@@ -16,13 +16,13 @@ from fusion_eval.harness.metric import METRICS, Metric
 from fusion_eval.harness.multimodal import results as scores
 from fusion_eval.harness.multimodal.aggregate import peer_aggregation, with_arguments
 from fusion_eval.harness.multimodal.blocks import naming_blocks
-from fusion_eval.harness.multimodal.dialect import SHOWN, prompt_kwargs, style_of, target_kwargs
+from fusion_eval.harness.multimodal.dialect import IN_ROUNDS, SHOWN, prompt_kwargs, style_of, target_kwargs
 from fusion_eval.harness.multimodal.documents import Gallery, call_hook, column_of, own_copy, without_media
 from fusion_eval.harness.multimodal.messages import conversation_of
 from fusion_eval.harness.multimodal.metrics import anls
 from fusion_eval.harness.multimodal.redirect import unpack_media
 from fusion_eval.harness.multimodal.rounds import Dialogue, next_question
-from fusion_eval.harness.multimodal.setting import Setting, prepared
+from fusion_eval.harness.multimodal.setting import Setting, prepared, steps_of
 from fusion_eval.harness.multimodal.visual import media_list, sampled
 from fusion_eval.harness.prompt import answer_text, joined
 from fusion_eval.harness.request import Request
@@ -71,6 +71,7 @@ class MultimodalTask(ConfigurableTask):
         self._dialogues: dict[int, Dialogue] = {}
         self._round = 0
         unpack_media(config.dataset_kwargs, self._folder_of(config))
+        self._steps = steps_of(config)
         super().__init__(config=prepared(config, self.setting, self.style))
         self.MULTIMODAL = True
         self.prompt_kwargs = prompt_kwargs(self.config, self.setting.names, self.style)
@@ -148,6 +149,10 @@ class MultimodalTask(ConfigurableTask):
             return call_hook(hook, doc, copy.deepcopy(self.prompt_kwargs), exactly=True)
         return None if hook is None else [column_of(doc, str(hook))]
 
+    @property
+    def _in_rounds(self) -> bool:
+        return self.OUTPUT_TYPE in IN_ROUNDS
+
     def _media_at(self, doc_id: int) -> Sequence[Media]:
         doc = self.full_docs[doc_id]
         return self._messages(doc).media if self._asks_by_messages else self._media_of(doc)
@@ -211,10 +216,10 @@ class MultimodalTask(ConfigurableTask):
         doc_id = int(metadata[1])
         self._places_of(doc, doc_id)
         asked = self._conversation(doc_id, ctx)
-        if self.OUTPUT_TYPE in ("generate_until", "generate_until_multi_round"):
+        if self.OUTPUT_TYPE == "generate_until" or self._in_rounds:
             request = Request("generate_until", doc, (asked, copy.deepcopy(self.config.generation)), 0, metadata)
-            if self.OUTPUT_TYPE == "generate_until_multi_round":
-                self._dialogues[doc_id] = Dialogue(request, request)
+            if self._in_rounds:
+                self._dialogues[doc_id] = Dialogue(request, request, steps=self._steps)
             return request
         if self.OUTPUT_TYPE == "loglikelihood":
             pairs: list[tuple[Any, str]] = [(asked, str(self.doc_to_target(doc)))]
@@ -269,8 +274,10 @@ class MultimodalTask(ConfigurableTask):
         dialogue.outputs, dialogue.info = said.outputs, said.info
         if said.final:
             return None
-        own = dialogue.request
-        conversation = Conversation.ask(media_list(said.visuals, f"doc_to_text, round {self._round}"), said.text)
+        own, before = dialogue.request, dialogue.asked.args[0]
+        again = dialogue.steps is not None and said.visuals is None
+        media = before.media if again else media_list(said.visuals, f"doc_to_text, round {self._round}")
+        conversation = Conversation.ask(media, before.turns[-1].text if said.text is None else said.text)
         arguments = (conversation, copy.deepcopy(self.config.generation))
         dialogue.asked = Request("generate_until", own.doc, arguments, self._round, (own.task_name, doc_id, 1))
         return dialogue.asked
@@ -279,7 +286,7 @@ class MultimodalTask(ConfigurableTask):
         """Metric values of a document; its own function gets a copy of it, since some write into it."""
         own = self.config.process_results
         strip = self.style == "current" and self.OUTPUT_TYPE == "generate_until"
-        generated = self.OUTPUT_TYPE in ("generate_until", "generate_until_multi_round")
+        generated = self.OUTPUT_TYPE == "generate_until" or self._in_rounds
         said = scores.responses(results, strip) if generated else list(results)
         if callable(own):
             more = {"full_docs": self.full_docs} if self.config.extra.get("full_docs") else {}

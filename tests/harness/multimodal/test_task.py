@@ -288,9 +288,14 @@ def test_rounds(task: Task) -> None:
     assert said[:3] == ["re 0", "re 1|re 1+1", "re 2|re 2+1|re 2+1+2"]
 
 
-@pytest.mark.parametrize("kind", ["generate_visual_cot", "generate_until_agentic"])
-def test_kinds_that_no_engine_does(task: Task, kind: str) -> None:
-    with pytest.raises(FusionEvalError, match=kind):
+def test_a_kind_that_no_engine_does(task: Task) -> None:
+    with pytest.raises(FusionEvalError, match="generate_visual_cot: the model draws pictures"):
+        task("output_type: generate_visual_cot").run("mine")
+
+
+@pytest.mark.parametrize("kind", ["generate_until_multi_round", "generate_until_agentic"])
+def test_rounds_need_a_function(task: Task, kind: str) -> None:
+    with pytest.raises(FusionEvalError, match="a function that makes each round's question"):
         task(f"output_type: {kind}").run("mine")
 
 
@@ -444,3 +449,38 @@ def test_an_aggregation_that_nobody_knows_costs_its_metric_where_documents_have_
     both = results.replace("1.0}", "1.0, 'other': 2}")
     outcome = task(scored("hit") + listed, both).run("mine").tasks["mine"]
     assert "mean_last30" in outcome.failed["other,none"]
+
+
+AGENT = """
+    import json
+
+
+    def text(doc, lmms_eval_specific_kwargs=None, previous_output=None, round_idx=None, previous_round_info=None):
+        if round_idx is None:
+            return f"start {doc['id']}"
+        info = previous_round_info or {"state": {"cash": 3}, "tool_calls": 0}
+        info["tool_calls"] += 1
+        if previous_output[-1] == "done":
+            return None, None, True, [json.dumps({"success": True, "trace": previous_output})], info
+        return None, f"round {round_idx} of {doc['id']}", False, previous_output, info
+
+
+    def results(doc, results):
+        told = json.loads(results[0])
+        return {"success": float(told["success"]), "calls": told.get("tool_calls", -1), "cash": told.get("cash", -1)}
+"""
+
+
+def test_an_agentic_task_runs_its_own_tools_and_counts_the_last_output(task: Task) -> None:
+    listed = "".join(f"  - {{metric: {name}, aggregation: mean}}\n" for name in ("calls", "cash"))
+    folder = task(
+        "output_type: generate_until_agentic\ngeneration_kwargs: {max_new_tokens: 8, max_agentic_steps: 3}\n"
+        "doc_to_text: !function utils.text\n" + scored("success") + listed, AGENT,
+    )  # fmt: skip
+    outcome = folder.run("mine", ScriptedModel(lambda asked: "done" if asked.text == "round 1 of 0" else "more"))
+    rows = outcome.tasks["mine"].rows
+    assert [row.metrics for row in rows[:2]] == [
+        {"success": 1.0, "calls": -1, "cash": -1}, {"success": 0.0, "calls": 3.0, "cash": 3},
+    ]  # fmt: skip
+    assert [medium for row in rows for medium in row.arguments[0][0]["media"]], "the pictures of the first question"
+    assert "max_agentic_steps" not in rows[0].arguments[0][1]
