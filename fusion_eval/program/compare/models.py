@@ -96,7 +96,7 @@ def _source(plan: Plan, progress: bool, cache: str | Path | None) -> RowSource:
     if cache is None:
         return RowSource(plan, progress, None)
     task = task_key(TaskStep(chosen.name, chosen.task, chosen.make()))
-    return RowSource(plan, progress, RowCache(Path(cache), data_key(plan.loader), task))
+    return RowSource(plan, progress, None if task is None else RowCache(Path(cache), data_key(plan.loader), task))
 
 
 def _receipt(plan: Plan, more: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -6,23 +6,25 @@ Comparing again, with other tests or other metrics of the same rows, then runs n
 from __future__ import annotations
 
 import hashlib
-import inspect
 import os
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from pickle import UnpicklingError
-from types import CodeType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fusion_eval import __version__
 from fusion_eval.errors import Fault, OutputError
 from fusion_eval.evaluation.loop import Batches
 from fusion_eval.evaluation.rows import Rows
 from fusion_eval.evaluation.task_step import TaskStep
-from fusion_eval.program.compare.receipt import callable_text, metric_text, state_hash
+from fusion_eval.log import get_rankzero_logger
+from fusion_eval.program.compare.identity import Unknown, digest, identity, source_of
+from fusion_eval.program.compare.receipt import metric_text
+from fusion_eval import __version__
+
+log = get_rankzero_logger(__name__)
 
 SCHEMA = 1
 
@@ -76,7 +78,8 @@ class RowCache:
             torch.save({"ids": rows.ids.clone(), "columns": copied(rows.columns)}, temporary)
             os.replace(temporary, path)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
             raise OutputError(Fault(str(path), f"cannot be written ({error.strerror})", "a writable folder")) from error
 
 
@@ -98,31 +101,34 @@ def copied(value: Any) -> Any:
     return [copied(entry) for entry in value] if isinstance(value, list) else value
 
 
-def digest(*parts: str) -> str:
-    """One hash of several texts."""
-    state = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        state.update(part.encode())
-        state.update(b"\0")
-    return state.hexdigest()
-
-
 def model_key(model: Any) -> str:
-    """What a model is: the `key` that it says it has, or its structure and the hash of its weights."""
+    """What a model is: the `key` that it says it has, or its identity; empty where that cannot be told."""
     given = getattr(model, "key", None)
     if isinstance(given, str) and not isinstance(model, nn.Module):
         return given
-    if isinstance(model, nn.Module):
-        return digest(repr(model), source_of(type(model)), state_hash(model.state_dict()))
-    return ""
+    if not isinstance(model, nn.Module):
+        return ""
+    try:
+        return identity(model)
+    except Unknown as error:
+        log.info("compare: a %s is not cached: %s", type(model).__name__, error)
+        return ""
 
 
-def task_key(step: TaskStep) -> str:
-    """What a step keeps of every item: the predict function, the parts of a batch, the metrics where they decide it."""
+def task_key(step: TaskStep) -> str | None:
+    """What a step keeps of every item: the predict function, the parts of a batch, the metrics where they decide it.
+
+    None where the predict function closes over something that cannot be told; then nothing is cached.
+    """
     task = step.task
     kept = [f"{name}={metric_text(metric)}" for name, metric in step.battery.items()] if step.keeps_statistics else []
-    parts = [source_of(task.predict_fn), str(task.fields), str(step.keeps_probabilities), *kept]
-    return digest(__version__, torch.__version__, source_of(task.align) if task.align else "", *parts)
+    try:
+        functions = [identity(task.predict_fn), source_of(task.align) if task.align else ""]
+    except Unknown as error:
+        log.warning("compare: rows are not cached, since predict_fn depends on %s", error)
+        return None
+    parts = [str(task.fields), str(step.keeps_probabilities), *kept]
+    return digest(str(SCHEMA), __version__, torch.__version__, *functions, *parts)
 
 
 def data_key(loader: Batches) -> str:
@@ -152,25 +158,3 @@ def _feed(state: Any, value: Any) -> None:
             _feed(state, entry)
     else:
         state.update(repr(value).encode())
-
-
-def _bytecode(code: CodeType) -> str:
-    """What a function does, where its source is not to be had."""
-    constants = [_bytecode(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {constants}"
-
-
-def source_of(function: Callable[..., Any]) -> str:
-    """A function's or class's source, with the arguments bound to it; its name where there is no source."""
-    inner = getattr(function, "func", None)
-    if inner is not None:
-        bound = f"{getattr(function, 'args', ())}{getattr(function, 'keywords', {})}"
-        return f"{source_of(inner)}{bound}"
-    try:
-        source = inspect.getsource(function)
-    except (OSError, TypeError):
-        code = getattr(function, "__code__", None)
-        source = f"{callable_text(type(function))} {function!r}" if code is None else _bytecode(code)
-    closure = getattr(function, "__closure__", None) or ()
-    cells = [repr(cell.cell_contents) for cell in closure if isinstance(cell.cell_contents, str | int | float | bool)]
-    return f"{source}{cells}"

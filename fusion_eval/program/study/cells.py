@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fusion_eval.errors import Fault, FusionEvalError, OutputError
-from fusion_eval.program.compare.row_cache import digest, source_of
+from fusion_eval.program.compare.identity import digest, lasting_source
 from fusion_eval.program.launch import seed_everything
 from fusion_eval.report.files import write_json
 from fusion_eval.report.receipt import git_state, versions
@@ -172,8 +172,8 @@ def _relative(path: Path, folder: Path) -> str:
 
 
 def code_of(train: Train) -> str:
-    """A hash of the training function's source and arguments; what it calls is not seen."""
-    return digest(source_of(train))
+    """A hash of the training function's source, of its arguments and of what it says it depends on."""
+    return digest(lasting_source(train))
 
 
 def file_hash(path: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from fusion_eval.build import build, build_option
+from fusion_eval.build import build, build_option, option_node
 from fusion_eval.errors import ConfigError, Fault
 from fusion_eval.merge.checkpoint import Checkpoint
 from fusion_eval.merge.files import open_checkpoint
@@ -41,6 +41,18 @@ def merge_cell(seed: int, folder: Path, *, method: Any, modelpool: Any = "digits
         raise ConfigError(Fault("method", f"{type(rule).__name__} does not give weights of one model", "one that does"))
     pool.save(merged, folder / "merged")
     return folder / "merged"
+
+
+def _depends_on(*, method: Any, modelpool: Any = "digits", **hyperparameters: Any) -> list[Any]:
+    """What a merge is made of: the composed method and pool, and the pool's files."""
+    rule = option_node("method", method, **hyperparameters) if isinstance(method, str) else method
+    node = option_node("modelpool", modelpool) if isinstance(modelpool, str) else modelpool
+    pool = pool_of(modelpool)
+    opened = [pool.checkpoint(name) for name in pool.names]
+    return [rule, node, [each.key() or each.fingerprint() for each in opened]]
+
+
+merge_cell.depends_on = _depends_on  # type: ignore[attr-defined]
 
 
 def merged_model(path: Path, *, modelpool: Any = "digits") -> nn.Module:

@@ -13,8 +13,8 @@ from torch import nn
 from fusion_eval.build import build
 from fusion_eval.errors import ConfigError, EvaluationError, Fault, FusionEvalError, listed
 from fusion_eval.log import get_rankzero_logger
+from fusion_eval.program.compare.identity import digest, lasting_source
 from fusion_eval.program.compare.models import compare
-from fusion_eval.program.compare.row_cache import digest, source_of
 from fusion_eval.program.study.cells import (
     COMPLETED,
     FAILED,
@@ -219,7 +219,7 @@ class Study:
 
     def _stored(self, record: Record) -> StoredModel:
         path = checkpoint_path(self._cell_folder(Cell(record.method, record.seed)), record)
-        return StoredModel(path, self.load_fn, digest(record.checkpoint_hash, source_of(self.load_fn)))
+        return StoredModel(path, self.load_fn, digest(record.checkpoint_hash, lasting_source(self.load_fn)))
 
     def _cell_folder(self, cell: Cell) -> Path:
         assert isinstance(self.folder, Path)

@@ -83,7 +83,7 @@ def test_merges_are_the_shipped_study(tmp_path: Path) -> None:
     small = (
         "program=study",
         f"program.study.folder={tmp_path / 'study'}",
-        "program.study.seeds=[0,1]",
+        "program.study.seeds=[0,1,2]",
         "~program.study.tasks.mirror",
         "program.study.options.metrics=[accuracy]",
     )
