@@ -27,6 +27,16 @@ class Svd(NamedTuple):
         """The leading `rank` directions."""
         return Svd(self.U[:, :rank], self.S[:rank], self.V[:rank])
 
+    def present(self, largest: float | None = None) -> Svd:
+        """The directions that are there: others, of a singular value that is mere rounding, are arbitrary.
+
+        Args:
+            largest: the largest singular value of what this is a part of; None: of this.
+        """
+        scale = largest if largest is not None else float(self.S.max()) if len(self.S) else 0.0
+        least = max(self.U.shape[0], self.V.shape[1]) * torch.finfo(torch.float64).eps * scale
+        return self.first(int((least < self.S).sum()))
+
     def matrix(self) -> Tensor:
         """U diag(S) V."""
         return (self.U * self.S) @ self.V
@@ -58,12 +68,15 @@ def leading_svd(matrix: Tensor, rank: int) -> Svd:
 
 
 def polar(matrix: Tensor) -> Tensor:
-    """The nearest matrix with orthonormal columns (or rows): U V of its decomposition; float64."""
+    """The nearest matrix with orthonormal columns (or rows): U V of its decomposition; float64.
+
+    Directions that the matrix lacks are 0 in the result: any others in their place would be as near.
+    """
     return _polar(matrix)[0]
 
 
 def _polar(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """U V and S, by the smaller Gram matrix G: A G^(-1/2).
+    """U V and S over the directions that are there, by the smaller Gram matrix G: A G^(-1/2).
 
     The error is 2**-52 (s_1 / s_r)^2; where that could pass 1e-8, the decomposition is computed.
     """
@@ -73,7 +86,7 @@ def _polar(matrix: Tensor) -> tuple[Tensor, Tensor]:
     tall = wide.shape[0] >= wide.shape[1]
     G = wide.mT @ wide if tall else wide @ wide.mT
     if not _well_conditioned(G):
-        U, S, V = svd(wide)
+        U, S, V = svd(wide).present()
         return U @ V, S
     values, vectors = torch.linalg.eigh(G)
     S = values.sqrt()
@@ -112,12 +125,12 @@ def rank_of(matrix: Tensor, share: float) -> int:
 def task_singular_vectors(matrices: Sequence[Tensor], share: float | None = None) -> Tensor:
     """Each task's leading directions side by side, made orthogonal (TSV-M, arXiv:2412.00081, algorithm 1).
 
-    tau_t = U_t S_t V_t cut to floor(r / N) directions (or to `share` of r); U = [U_1 ... U_N], V likewise;
-    polar(U) diag(S_1 ... S_N) polar(V).
+    tau_t = U_t S_t V_t cut to floor(r / N) directions (or to `share` of r), one at least; U = [U_1 ... U_N], V
+    likewise; polar(U) diag(S_1 ... S_N) polar(V). Directions that a task vector lacks are left out.
     """
     full = min(matrices[0].shape)
-    rank = full // len(matrices) if share is None else max(1, int(share * full))
-    parts = [leading_svd(matrix, rank) for matrix in matrices]
+    rank = max(1, full // len(matrices) if share is None else int(share * full))
+    parts = [leading_svd(matrix, rank).present() for matrix in matrices]
     U, S, V = torch.cat([p.U for p in parts], 1), torch.cat([p.S for p in parts]), torch.cat([p.V for p in parts])
     if not len(S):
         return torch.zeros_like(matrices[0], dtype=torch.float64)
@@ -125,15 +138,16 @@ def task_singular_vectors(matrices: Sequence[Tensor], share: float | None = None
 
 
 def isotropic(matrix: Tensor) -> Tensor:
-    """mean(S) U V: every direction equally strong (Iso-C, arXiv:2502.04959, eq. 5)."""
+    """mean(S) U V: every direction that is there equally strong (Iso-C, arXiv:2502.04959, eq. 5)."""
     nearest, S = _polar(matrix)
-    return S.mean() * nearest
+    return S.mean() * nearest if len(S) else torch.zeros_like(nearest)
 
 
 def isotropic_with_tasks(matrices: Sequence[Tensor], common_share: float) -> Tensor:
     """Common directions of the sum and task-specific ones, equally strong (Iso-CTS, arXiv:2502.04959, algorithm 1).
 
     c of the r directions are common, (r - c) / N are each task's own, from tau_t less its part in the common ones.
+    Directions that the sum or a task lacks are left out.
     """
     count = len(matrices)
     common = svd(total(matrices))
@@ -142,21 +156,27 @@ def isotropic_with_tasks(matrices: Sequence[Tensor], common_share: float) -> Ten
     kept = max(kept, rank % count)
     own = (rank - kept) // count
     matrices = [matrix.double() for matrix in matrices]
-    common = common.first(kept)
-    parts = [leading_svd(matrix - common.U @ (common.U.mT @ matrix), own) for matrix in matrices]
+    common = common.first(kept).present()
+    parts = [_own_directions(matrix, common.U, own) for matrix in matrices]
     parts.append(common)
     U, S, V = torch.cat([p.U for p in parts], 1), torch.cat([p.S for p in parts]), torch.cat([p.V for p in parts])
-    return S.mean() * (polar(U) @ polar(V))
+    return S.mean() * (polar(U) @ polar(V)) if len(S) else torch.zeros_like(matrices[0])
+
+
+def _own_directions(matrix: Tensor, common: Tensor, rank: int) -> Svd:
+    """The leading directions of what a task vector has outside of the common left ones."""
+    part = leading_svd(matrix - common @ (common.mT @ matrix), rank)
+    return part.present(float(torch.linalg.matrix_norm(matrix)))
 
 
 def aligned(matrices: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     """A basis of all task vectors' columns, and each one in it (KnOTS, arXiv:2410.19735, eq. 4).
 
-    [tau_1 ... tau_N] = U diag(S) [V_1 ... V_N]; U is the basis, diag(S) V_t the representation: tau_t = U diag(S) V_t.
+    [tau_1 ... tau_N] = U diag(S) [V_1 ... V_N]; U is the basis, diag(S) V_t = U^T tau_t the representation, which is 0
+    where tau_t is.
     """
-    U, S, V = svd(torch.cat(list(matrices), 1))
-    parts = torch.split((S[:, None] * V).to(matrices[0].dtype), matrices[0].shape[1], dim=1)
-    return U, list(parts)
+    U = svd(torch.cat(list(matrices), 1)).U
+    return U, [(U.mT @ matrix.double()).to(matrix.dtype) for matrix in matrices]
 
 
 def calibrated(merged: Tensor, matrices: Sequence[Tensor], alpha: float) -> Tensor:

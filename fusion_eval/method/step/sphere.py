@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar
 
 import torch
@@ -35,7 +36,7 @@ class Slerp(Step):
     def scan(self, view: View) -> Step:
         """The two coefficients of a tensor."""
         t = next(view.states()).value(self.t)
-        return Combination(tuple(rules.slerp_coefficients(gram(view), t)))
+        return Combination(tuple(rules.slerp_coefficients(gram(view, operands), t)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ def operands(state: State) -> Sequence[Tensor]:
     return (working(state.group.base), *state.deltas)
 
 
-def gram(view: View) -> Tensor:
-    """The inner products of a tensor's operands."""
-    G = rules.gram_of_parts(rules.summed(rules.gram_parts(operands(state)) for state in view.states()))
-    return rules.summed(rules.gram(operands(state)) for state in view.states()) if G is None else G
+def gram(view: View, vectors: Callable[[State], Sequence[Tensor]] = attrgetter("deltas")) -> Tensor:
+    """The inner products of a tensor's task vectors, or of other vectors."""
+    G = rules.gram_of_parts(rules.summed(rules.gram_parts(vectors(state)) for state in view.states()))
+    return rules.summed(rules.gram(vectors(state)) for state in view.states()) if G is None else G
