@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fusion_eval.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from fusion_eval.build import check, instantiate
     from fusion_eval.log import get_rankzero_logger
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from fusion_eval.task.registry import get_task, list_tasks, register_task
     from fusion_eval.task.task import Task
     from fusion_eval.taskpool.base_pool import BaseTaskPool
-
-__version__ = "0.1.0"
 
 _HOME = {
     "BaseModelPool": "fusion_eval.modelpool.base_pool",

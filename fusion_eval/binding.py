@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
+from fusion_eval.component import Component, accepted_keywords
 from fusion_eval.errors import Fault, did_you_mean, listed
-from fusion_eval.mixins import BaseYAMLSerializable, accepted_keywords
 
 _SHOWN = 20
 _EXTRAS = {
@@ -137,7 +137,7 @@ def _positional(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
 
 def _accepted(target: Any, parameters: list[inspect.Parameter]) -> set[str] | None:
     """The keywords that a target takes, or None where it takes any."""
-    if isinstance(target, type) and issubclass(target, BaseYAMLSerializable):
+    if isinstance(target, type) and issubclass(target, Component):
         return accepted_keywords(target)
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fusion_eval.binding import import_fault, keyword_faults, missing_package
+from fusion_eval.component import Component
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError
-from fusion_eval.mixins import BaseYAMLSerializable
 
 _SPECIAL = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
 _OURS = "fusion_eval."
@@ -68,7 +68,7 @@ def _recipe(node: Any) -> Any:
 
 def _is_component(target: Any) -> bool:
     owner = target if isinstance(target, type) else getattr(target, "__self__", None)
-    return isinstance(owner, type) and issubclass(owner, BaseYAMLSerializable)
+    return isinstance(owner, type) and issubclass(owner, Component)
 
 
 def locate(target: str) -> Any:

@@ -18,10 +18,11 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from fusion_eval import __version__, compose, config_path, usage
+from fusion_eval import compose, config_path, usage
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError, OutputError
 from fusion_eval.log import get_rankzero_logger, rank
 from fusion_eval.report.files import write_text
+from fusion_eval.version import __version__
 
 STATUS = "status.json"
 """The file in a job's folder that says how it ended: `status` is running, completed or failed."""

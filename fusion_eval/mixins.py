@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from fusion_eval.component import Component, accepted_keywords
 from fusion_eval.errors import ConfigError, Fault, did_you_mean
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _C = TypeVar("_C", bound=type)
 
 
-class BaseYAMLSerializable:
+class BaseYAMLSerializable(Component):
     """A component that knows the arguments it was built from, and so can be written as YAML and read again.
 
     Keywords that no constructor of the class takes are refused, since they are misspelt ones.
@@ -80,19 +81,6 @@ class BaseYAMLSerializable:
         if "_target_" not in config:
             config = OmegaConf.merge({"_target_": f"{cls.__module__}.{cls.__qualname__}"}, config)
         return build(config)
-
-
-def accepted_keywords(cls: type) -> set[str]:
-    """Every keyword that a constructor along the class's bases names, as far as `**kwargs` pass it on."""
-    names: set[str] = set()
-    for base in cls.__mro__:
-        if "__init__" not in vars(base):
-            continue
-        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]  # type: ignore[misc]
-        names.update(p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY))
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            break
-    return names
 
 
 def auto_register_config(cls: _C) -> _C:

@@ -17,7 +17,7 @@ from typing import Any
 
 from fusion_eval.errors import EvaluationError, Fault, MissingDependencyError, missing_dependency
 from fusion_eval.harness import squad
-from fusion_eval.harness.metric import exact_match
+from fusion_eval.harness.exact_match import exact_match
 
 CodeRunner = Callable[[Sequence[str]], Sequence[bool]]
 _RUNNER: ContextVar[CodeRunner | None] = ContextVar("fusion_eval_code_runner", default=None)

@@ -137,7 +137,8 @@ class NameFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _metrics() -> Mapping[str, Any]:
-    from fusion_eval.harness import aggregation, metric
+    from fusion_eval.harness import aggregation
+    from fusion_eval.harness.exact_match import exact_match
 
     names = {
         "mean": aggregation.mean, "median": aggregation.median, "nanmean": aggregation.nanmean,
@@ -145,7 +146,7 @@ def _metrics() -> Mapping[str, Any]:
         "weighted_mean": aggregation.weighted_mean, "bits_per_byte": aggregation.bits_per_byte,
         "f1_score": aggregation.f1, "matthews_corrcoef": aggregation.matthews, "bleu": aggregation.bleu,
         "chrf": aggregation.chrf, "ter": aggregation.ter, "brier_score": aggregation.brier_score,
-        "exact_match_hf_evaluate": metric.exact_match, "exact_match_fn": metric.exact_match,
+        "exact_match_hf_evaluate": exact_match, "exact_match_fn": exact_match,
     }  # fmt: skip
     return {**names, "metric_max_over_ground_truths": metric_max_over_ground_truths}
 
@@ -168,16 +169,15 @@ def _instance() -> Mapping[str, Any]:
 
 
 def _filter() -> Mapping[str, Any]:
-    from fusion_eval.harness import filter as filters
-    from fusion_eval.harness import filter_extract
+    from fusion_eval.harness.filter import base, extract, pipeline, simple
 
     return {
-        "Filter": filters.Filter, "FilterEnsemble": filters.Pipeline, "RegexFilter": filter_extract.RegexFilter,
-        "MultiChoiceRegexFilter": filter_extract.MultiChoiceRegexFilter, "POSFilter": filter_extract.PartOfSpeechFilter,
-        "TakeFirstFilter": filters.TakeFirst, "TakeKFilter": filters.TakeFirstK,
-        "MajorityVoteFilter": filters.MajorityVote, "LowercaseFilter": filters.Lowercase,
-        "UppercaseFilter": filters.Uppercase, "MapFilter": filters.MapValues, "SPANFilter": filter_extract.SpanFilter,
-        "register_filter": filters.register_filter, "get_filter": filters.get_filter,
+        "Filter": base.Filter, "FilterEnsemble": pipeline.Pipeline, "RegexFilter": extract.RegexFilter,
+        "MultiChoiceRegexFilter": extract.MultiChoiceRegexFilter, "POSFilter": extract.PartOfSpeechFilter,
+        "TakeFirstFilter": simple.TakeFirst, "TakeKFilter": simple.TakeFirstK,
+        "MajorityVoteFilter": simple.MajorityVote, "LowercaseFilter": simple.Lowercase,
+        "UppercaseFilter": simple.Uppercase, "MapFilter": simple.MapValues, "SPANFilter": extract.SpanFilter,
+        "register_filter": base.register_filter, "get_filter": pipeline.get_filter,
     }  # fmt: skip
 
 

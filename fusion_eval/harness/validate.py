@@ -13,7 +13,7 @@ from fusion_eval.harness.aggregation import AGGREGATIONS, get_aggregation
 from fusion_eval.harness.catalog import TaskCatalog
 from fusion_eval.harness.dataset import builder_of
 from fusion_eval.harness.fewshot import sampler_class
-from fusion_eval.harness.filter import build_pipeline, get_filter
+from fusion_eval.harness.filter.pipeline import build_pipeline, get_filter
 from fusion_eval.harness.function import ModuleSpace
 from fusion_eval.harness.metric import METRICS
 from fusion_eval.harness.peer_metrics import FUNCTIONS

@@ -12,7 +12,7 @@ from fusion_eval.harness import field, scoring
 from fusion_eval.harness.aggregation import Aggregation, get_aggregation
 from fusion_eval.harness.context import current
 from fusion_eval.harness.fewshot import ContextSampler, sampler_class
-from fusion_eval.harness.filter import build_pipeline
+from fusion_eval.harness.filter.pipeline import build_pipeline
 from fusion_eval.harness.metric import DEFAULT_METRICS, METRICS, BoundMetric, bind, document_score
 from fusion_eval.harness.prompt import Style, Turn, joined, question_and_answer, render_prompt
 from fusion_eval.harness.request import Request

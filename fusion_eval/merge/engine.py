@@ -15,13 +15,13 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from fusion_eval import __version__
 from fusion_eval.errors import AlignmentError, Fault, MethodError, listed
 from fusion_eval.merge.alignment import alignment_faults, stored_names
 from fusion_eval.merge.checkpoint import Checkpoint, TensorSpec
 from fusion_eval.merge.group import CHUNK, ElementwiseRule, Rule, ScannedRule, TensorGroup
 from fusion_eval.merge.helpers import Ledger
 from fusion_eval.merge.loop import Loop, Sink, stream
+from fusion_eval.version import __version__
 
 __all__ = ["AlignedPool", "Loop", "MergedCheckpoint", "Sink", "alignment_faults", "stream"]
 

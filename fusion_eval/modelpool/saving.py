@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from torch import nn
 
-from fusion_eval import __version__
+from fusion_eval.version import __version__
 
 COPIED: Final = (
     "generation_config.json",

@@ -5,20 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fusion_eval.errors import CheckpointError, Fault, FusionEvalError
+from fusion_eval.errors import CheckpointError, Fault
 from fusion_eval.log import get_rankzero_logger
 from fusion_eval.merge.checkpoint import Checkpoint
 from fusion_eval.merge.files import open_checkpoint
-from fusion_eval.modelpool.clip_classnames import ClassPrompts, class_prompts
+from fusion_eval.modelpool.class_texts import ClassTexts, class_embeddings, load_tokenizer
+from fusion_eval.modelpool.clip_classnames import ClassPrompts
 from fusion_eval.modelpool.hub import model_folder
 from fusion_eval.modelpool.loading import load_into
 from fusion_eval.modelpool.names import match_names, transformers_renaming, under_model_names
@@ -29,11 +29,10 @@ from fusion_eval.task.heads import ZeroShotHead
 log = get_rankzero_logger(__name__)
 
 CACHE_VARIABLE: Final = "FUSION_EVAL_CACHE"
-_BATCH: Final = 256
 _TOKENIZER_FILES: Final = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json")
 
 
-class ZeroShotHeads:
+class ZeroShotHeads(ClassTexts):
     """Heads by task from a CLIP's text tower: for each class the mean of its prompts' unit embeddings.
 
     The embeddings are kept in a folder under a key of the weights, the tokenizer, the names and the prompts.
@@ -57,25 +56,11 @@ class ZeroShotHeads:
         projected: bool = False,
         cache: str | Path | bool | None = None,
     ) -> None:
+        super().__init__(classes, templates)
         self._model, self._revision, self._projected = model, revision, projected
-        self._classes, self._templates = dict(classes or {}), dict(templates or {})
         self._cache = None if cache is False else Path(cache) if isinstance(cache, str | Path) else default_cache()
         self._made: dict[str, ZeroShotHead] = {}
         self._key: str | None = None
-
-    def faults(self, tasks: Sequence[str]) -> list[Fault]:
-        """Tasks without class names."""
-        found: list[Fault] = []
-        for task in tasks:
-            try:
-                self.prompts(task)
-            except FusionEvalError as error:
-                found.extend(error.faults)
-        return found
-
-    def prompts(self, task: str) -> ClassPrompts:
-        """Names and prompts of a task."""
-        return class_prompts(task, self._classes, self._templates)
 
     def head(self, task: str) -> nn.Module:
         """The head of a task, made once.
@@ -122,33 +107,18 @@ class ZeroShotHeads:
         return hashlib.sha256(content.encode()).hexdigest()
 
     def _embed(self, prompts: ClassPrompts, raw: Checkpoint) -> Tensor:
-        """Per class the normalised mean of its prompts' normalised embeddings."""
-        tower, tokenizer = self._text_tower(raw), self._tokenizer()
-        texts = [text for index in range(len(prompts.classes)) for text in prompts.texts(index)]
-        parts = []
-        with torch.inference_mode():
-            for chunk in _chunks(texts):
-                tokens = tokenizer(chunk, padding=True, truncation=True, return_tensors="pt")
-                parts.append(F.normalize(tower(**tokens).text_embeds.float(), dim=-1))
-        means = torch.cat(parts).reshape(len(prompts.classes), len(prompts.templates), -1).mean(1)
-        return F.normalize(means, dim=-1).clone()
+        tower, tokenizer = self._text_tower(raw), load_tokenizer(self._folder())
+        return class_embeddings(
+            prompts,
+            lambda texts: tokenizer(texts, padding=True, truncation=True, return_tensors="pt"),
+            lambda **tokens: tower(**tokens).text_embeds,
+        )
 
     def _text_tower(self, raw: Checkpoint) -> nn.Module:
         cls = model_class("CLIPTextModelWithProjection", f"the zero-shot heads of '{self._model}'")
         tower = weightless_model(cls, model_config(cls, self._folder()), torch.float32)
         match = match_names(described(tower), raw, transformers_renaming(tower))
         return load_into(tower, under_model_names(raw, match))
-
-    def _tokenizer(self) -> Any:
-        from transformers import AutoTokenizer
-
-        try:
-            return AutoTokenizer.from_pretrained(self._folder())
-        except (OSError, ValueError) as error:
-            first = str(error).strip().splitlines()[0]
-            raise CheckpointError(
-                Fault(str(self._folder()), f"no tokenizer ({first})", "the CLIP's tokenizer")
-            ) from error
 
 
 def default_cache() -> Path:
@@ -157,11 +127,6 @@ def default_cache() -> Path:
     if named:
         return Path(named).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fusion_eval"
-
-
-def _chunks(texts: Sequence[str]) -> Iterator[list[str]]:
-    for start in range(0, len(texts), _BATCH):
-        yield list(texts[start : start + _BATCH])
 
 
 def _keep(texts: Tensor, file: Path) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fusion_eval.errors import ConfigError, EvaluationError, Fault, FusionEvalError
-from fusion_eval.modelpool.clip_classnames import ClassPrompts, class_prompts
+from fusion_eval.errors import ConfigError, EvaluationError, Fault
+from fusion_eval.modelpool.class_texts import ClassTexts, Encode, class_embeddings, encoding, load_tokenizer
 from fusion_eval.modelpool.hub import model_folder
-
-_BATCH = 256
 
 
 class ZeroShotClassifier(nn.Module):
@@ -42,7 +40,7 @@ class ZeroShotClassifier(nn.Module):
         return logits if bias is None else logits + bias.float()
 
 
-class ZeroShotClassifiers:
+class ZeroShotClassifiers(ClassTexts):
     """Classifiers by model and task; a model's text features of a task are computed once.
 
     Args:
@@ -59,30 +57,18 @@ class ZeroShotClassifiers:
         classes: Mapping[str, Sequence[str]] | None = None,
         templates: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
+        super().__init__(classes, templates)
         self._processor, self._revision = processor, revision
-        self._classes, self._templates = dict(classes or {}), dict(templates or {})
         self._tokenizer: Any = None
+        self._encodings: WeakKeyDictionary[nn.Module, Encode] = WeakKeyDictionary()
         self._made: dict[str, tuple[nn.Module, ZeroShotClassifier]] = {}
-
-    def faults(self, tasks: Sequence[str]) -> list[Fault]:
-        """Tasks without class names."""
-        found: list[Fault] = []
-        for task in tasks:
-            try:
-                self.prompts(task)
-            except FusionEvalError as error:
-                found.extend(error.faults)
-        return found
-
-    def prompts(self, task: str) -> ClassPrompts:
-        """Names and prompts of a task."""
-        return class_prompts(task, self._classes, self._templates)
 
     def classifier(self, model: nn.Module, task: str) -> ZeroShotClassifier:
         """A model as the classifier of a task.
 
         Raises:
-            ConfigError: a model without a text tower, or without a tokenizer.
+            ConfigError: a model without a text tower.
+            CheckpointError: there is no tokenizer.
             EvaluationError: text features that are not numbers.
         """
         known = self._made.get(task)
@@ -94,54 +80,30 @@ class ZeroShotClassifiers:
                     Fault("modelpool", f"a {type(model).__name__} has no {' and no '.join(lost)}",
                           "a whole model with two towers", "Set auto_class=AutoModel, or use CLIPVisionModelTaskPool.")
                 )  # fmt: skip
-            known = self._made[task] = (model, ZeroShotClassifier(model, self._texts(model, self.prompts(task), task)))
+            known = self._made[task] = (model, ZeroShotClassifier(model, self._texts(model, task)))
         return known[1].eval()
 
-    def _texts(self, model: Any, prompts: ClassPrompts, task: str) -> Tensor:
-        """Per class the normalised mean of its prompts' normalised embeddings [classes, size]."""
-        texts = [text for index in range(len(prompts.classes)) for text in prompts.texts(index)]
+    def _texts(self, model: Any, task: str) -> Tensor:
+        """The embeddings of a task's classes [classes, size]."""
         device = next(model.parameters()).device
-        parts = []
-        with torch.inference_mode():
-            for start in range(0, len(texts), _BATCH):
-                tokens = self._encoded(texts[start : start + _BATCH], model).to(device)
-                parts.append(F.normalize(embedding(model.get_text_features(**tokens)).float(), dim=-1))
-            means = torch.cat(parts).reshape(len(prompts.classes), len(prompts.templates), -1).mean(1)
-            found = F.normalize(means, dim=-1)
+
+        def embed(**tokens: Tensor) -> Tensor:
+            return embedding(model.get_text_features(**{name: value.to(device) for name, value in tokens.items()}))
+
+        if model not in self._encodings:
+            if self._tokenizer is None:
+                self._tokenizer = load_tokenizer(model_folder(self._processor, self._revision))
+            context = model.config.get_text_config().max_position_embeddings
+            self._encodings[model] = encoding(self._tokenizer, context, embed)
+        found = class_embeddings(self.prompts(task), self._encodings[model], embed)
         if not bool(torch.isfinite(found).all()):
             raise EvaluationError(
                 Fault(f"task '{task}'", "text features that are NaN", "numbers", "Look at the merge.")
             )
-        return found.clone()
-
-    def _encoded(self, texts: list[str], model: Any) -> Any:
-        """Tokens, padded as the model was trained: SigLIP to its whole context, others to the longest."""
-        if self._tokenizer is None:
-            self._tokenizer = _tokenizer(model_folder(self._processor, self._revision))
-        if "siglip" not in model.config.model_type:
-            return self._tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
-        length = model.config.text_config.max_position_embeddings
-        tokens = self._tokenizer(
-            texts, padding="max_length", truncation=True, max_length=length, return_tensors="pt",
-            return_attention_mask=False,
-        )  # fmt: skip
-        tokens.pop("token_type_ids", None)
-        return tokens
+        return found
 
 
 def embedding(output: Any) -> Tensor:
     """The embeddings in what `get_text_features` or `get_image_features` gives."""
     found: Tensor = output if isinstance(output, Tensor) else output.pooler_output
     return found
-
-
-def _tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ConfigError(
-            Fault(f"taskpool.base_model {folder}", f"no tokenizer ({first})", "the model's own")
-        ) from error

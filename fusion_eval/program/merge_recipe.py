@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from fusion_eval import __version__
 from fusion_eval.method.base_method import Method
 from fusion_eval.method.pipeline import Pipeline, PipelineMethod
 from fusion_eval.method.selection import Tensors
 from fusion_eval.report.receipt import redacted
+from fusion_eval.version import __version__
 
 _HEAD = "# fusion_eval method=recipe method.path=recipe.yml makes the weights beside this file again, bit for bit.\n"
 _MEMORY = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fusion_eval.report.content import ReportContent
 from fusion_eval.report.render import columns_of, title_of
-from fusion_eval.report.report import Report
 from fusion_eval.report.values import Value
 
 
-def as_markdown(report: Report) -> str:
+def as_markdown(report: ReportContent) -> str:
     """The main table, every metric of every model, notes and the circumstances."""
     parts = [f"# fusion_eval report: {report.status}", ""]
     if report.error:
@@ -23,7 +23,7 @@ def as_markdown(report: Report) -> str:
     return "\n".join([*parts, *_circumstances(report)]) + "\n"
 
 
-def main_table(report: Report) -> str:
+def main_table(report: ReportContent) -> str:
     """The main table with its title, for a model card; empty where nothing was measured."""
     if not report.table:
         return ""
@@ -35,7 +35,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (header, marks, *rows)]
 
 
-def _metrics(report: Report) -> list[str]:
+def _metrics(report: ReportContent) -> list[str]:
     header = ["model", "role", "task", "metric", "value", "standard error", "95 % interval", "items"]
     rows = [
         [model.name, model.role, task.name, metric, f"{value.value:.6g}", *_uncertainty(value)]
@@ -51,14 +51,14 @@ def _uncertainty(value: Value) -> list[str]:
     return [_maybe(value.stderr), ends, _maybe(value.n)]
 
 
-def task_notes(report: Report) -> list[str]:
+def task_notes(report: ReportContent) -> list[str]:
     """What is noteworthy about single tasks, with the model and the task."""
     return [
         f"{model.name}, {task.name}: {note}" for model in report.models for task in model.tasks for note in task.notes
     ]
 
 
-def _circumstances(report: Report) -> list[str]:
+def _circumstances(report: ReportContent) -> list[str]:
     lines = ["## Circumstances", ""]
     overrides = report.receipt.get("overrides")
     if overrides is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fusion_eval.report.report import Report
+from fusion_eval.report.content import ReportContent
 from fusion_eval.report.table import Row, main_metric, metric_of
 from fusion_eval.report.values import Value
 
@@ -35,7 +35,7 @@ def shown(value: Value | None, percent: bool) -> str:
     return f"{text} [{low * scale:.{digits}f}, {high * scale:.{digits}f}]"
 
 
-def columns_of(report: Report) -> tuple[list[str], list[list[str]]]:
+def columns_of(report: ReportContent) -> tuple[list[str], list[list[str]]]:
     """The header and the cells of a run's main table; with tasks of different metrics it names each one's."""
     rows, mixed = report.table, differ(report)
     percent = [(row.metric or main_metric(report.models)) in PERCENT for row in rows]
@@ -54,7 +54,7 @@ def columns_of(report: Report) -> tuple[list[str], list[list[str]]]:
     ]
 
 
-def differ(report: Report) -> bool:
+def differ(report: ReportContent) -> bool:
     """Whether the rows of the main table are of different metrics."""
     return len({row.metric for row in report.table}) > 1
 
@@ -63,7 +63,7 @@ def _named(metric: str) -> str:
     return f"{metric} (%)" if metric in PERCENT else metric
 
 
-def title_of(report: Report) -> str:
+def title_of(report: ReportContent) -> str:
     """What the table shows."""
     metric = main_metric(report.models)
     if metric is None:
@@ -79,7 +79,7 @@ def _plain(rows: Sequence[Row]) -> bool:
     return any(row.merged is not None for row in rows)
 
 
-def _by_model(report: Report, mixed: bool) -> tuple[list[str], list[list[str]]]:
+def _by_model(report: ReportContent, mixed: bool) -> tuple[list[str], list[list[str]]]:
     """One column per model, for pools whose experts are not named after tasks, and for runs without a merge."""
     names = list(dict.fromkeys(task.name for model in report.models for task in model.tasks))
     header = ["task", *(["metric"] if mixed else []), *(model.name for model in report.models)]

@@ -8,14 +8,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from fusion_eval.report.content import ReportContent
 from fusion_eval.report.markdown import task_notes
 from fusion_eval.report.render import columns_of, title_of
-from fusion_eval.report.report import Report
 
 _WIDE = 1000
 
 
-def show(report: Report, folder: Path | None = None, console: Console | None = None) -> None:
+def show(report: ReportContent, folder: Path | None = None, console: Console | None = None) -> None:
     """Print the main table, the notes and where the report lies."""
     console = console or Console(soft_wrap=True)
     if report.models:

@@ -14,7 +14,7 @@ from fusion_eval.stats.scores import Scores
 from fusion_eval.stats.tables import summary_rows
 
 if TYPE_CHECKING:
-    from fusion_eval.stats.result import ComparisonResult
+    from fusion_eval.stats.content import ResultContent
 
 Table = tuple[list[str], list[list[str]]]
 
@@ -46,7 +46,7 @@ def p_text(p: float) -> str:
     return "<0.0001" if p < 1e-4 else f"{p:.3g}"
 
 
-def summary_table(result: ComparisonResult) -> Table:
+def summary_table(result: ResultContent) -> Table:
     """Method, metric, mean with interval, rank and the verdict against the reference."""
     reference = result.reference_of()
     level = f"{100 * result.settings.level:.4g}% interval"
@@ -64,7 +64,7 @@ def summary_table(result: ComparisonResult) -> Table:
     return head, rows
 
 
-def comparison_table(result: ComparisonResult) -> Table:
+def comparison_table(result: ResultContent) -> Table:
     """Pairs with difference, interval, p, verdict, claim and minimal detectable effect."""
     head = ["metric", "a", "b", "a - b", "interval", "p", "p corrected", "verdict", "covers", "detectable", "test", "n"]
     return head, [_row(found) for found in result.comparisons]
@@ -87,7 +87,7 @@ def _row(found: Comparison) -> list[str]:
     ]
 
 
-def method_line(result: ComparisonResult) -> str:
+def method_line(result: ResultContent) -> str:
     """What was done: correction, family, level and what the items were."""
     settings = result.settings
     family = "the pairs of one metric" if settings.family == "metric" else "the pairs of all metrics"
@@ -102,7 +102,7 @@ def _size(scores: Scores) -> str:
     return f"{scores.metric}: {scores.n_items or 'no'} items, {runs}, {direction} is better"
 
 
-def remarks(result: ComparisonResult) -> list[str]:
+def remarks(result: ResultContent) -> list[str]:
     """Warnings of the result, and notes of its comparisons: once where several pairs of a metric share them."""
     pairs: dict[tuple[str, str], list[str]] = {}
     for found in result.comparisons:
@@ -115,7 +115,7 @@ def remarks(result: ComparisonResult) -> list[str]:
     return [*result.warnings, *notes]
 
 
-def markdown(result: ComparisonResult) -> str:
+def markdown(result: ResultContent) -> str:
     """Two Markdown tables, what was done, and the warnings."""
     parts = [_markdown_table(summary_table(result)), _markdown_table(comparison_table(result)), method_line(result)]
     if remarks(result):
@@ -133,7 +133,7 @@ def _markdown_table(table: Table) -> str:
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
 
 
-def latex(result: ComparisonResult) -> str:
+def latex(result: ResultContent) -> str:
     """Two tabular environments with booktabs rules."""
     tables = [_latex_table(summary_table(result)), _latex_table(comparison_table(result))]
     notes = [f"% {text}" for text in (method_line(result), *remarks(result))]
@@ -151,7 +151,7 @@ def _latex_row(cells: Sequence[str]) -> str:
     return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
 
 
-def html(result: ComparisonResult) -> str:
+def html(result: ResultContent) -> str:
     """Two HTML tables, what was done, and the warnings, all text escaped."""
     parts = [_html_table(summary_table(result), "Methods"), _html_table(comparison_table(result), "Comparisons")]
     parts.append(f"<p>{escape(method_line(result))}</p>")
@@ -169,7 +169,7 @@ def _html_table(table: Table, caption: str) -> str:
     return f"<table>{caption_tag}<thead><tr>{top}</tr></thead>\n<tbody>\n{body}\n</tbody></table>"
 
 
-def csv_text(result: ComparisonResult) -> str:
+def csv_text(result: ResultContent) -> str:
     """Every column of every comparison as CSV."""
     buffer = io.StringIO()
     rows: list[dict[str, Any]] = [{**c.as_dict(), "notes": "; ".join(c.notes)} for c in result.comparisons]

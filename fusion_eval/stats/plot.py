@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from fusion_eval.stats.result import ComparisonResult
-    from fusion_eval.stats.tasks import TaskComparison
+    from fusion_eval.stats.content import ResultContent
 
 # Okabe and Ito's colours: distinguishable with any colour vision.
 _COLOURS = {BETTER: "#009E73", WORSE: "#D55E00", EQUIVALENT: "#0072B2"}
@@ -30,7 +29,7 @@ def new_figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def figure_of(result: ComparisonResult, metric: str) -> Figure:
+def figure_of(result: ResultContent, metric: str) -> Figure:
     """Two panels: every method's mean with its interval, every pair's difference with its interval and verdict."""
     if metric not in result.metrics:
         hint = did_you_mean(metric, result.metrics)
@@ -72,22 +71,24 @@ def _spans(
     axes.grid(axis="x", alpha=0.3)
 
 
-def critical_difference_figure(found: TaskComparison) -> Figure:
+def critical_difference_figure(
+    methods: Sequence[str], mean_ranks: Sequence[float], groups: Sequence[Sequence[int]], title: str
+) -> Figure:
     """A critical difference diagram (Demsar 2006): mean ranks on a line, bars join methods not shown to differ."""
-    order = sorted(range(len(found.methods)), key=lambda m: found.mean_ranks[m])
-    figure = new_figure(8, 1.4 + 0.3 * (len(order) + len(found.groups)))
+    order = sorted(range(len(methods)), key=lambda m: mean_ranks[m])
+    figure = new_figure(8, 1.4 + 0.3 * (len(order) + len(groups)))
     axes = figure.subplots()
-    bars = [group for group in found.groups if len(group) > 1]
+    bars = [group for group in groups if len(group) > 1]
     for place, group in enumerate(bars):
-        ends = [found.mean_ranks[m] for m in group]
+        ends = [mean_ranks[m] for m in group]
         axes.plot([min(ends) - 0.03, max(ends) + 0.03], [-place, -place], color="black", linewidth=4)
     for place, m in enumerate(order):
-        rank, height = found.mean_ranks[m], -len(bars) - place - 0.5
+        rank, height = mean_ranks[m], -len(bars) - place - 0.5
         axes.plot([rank, rank], [1, height], color=_GREY, linewidth=0.8)
-        axes.text(rank + 0.05, height, f"{found.methods[m]} ({rank:.2f})", va="center")
+        axes.text(rank + 0.05, height, f"{methods[m]} ({rank:.2f})", va="center")
     axes.set_xlim(0.8, len(order) + 1)
     axes.set_ylim(-len(bars) - len(order), 1)
     axes.xaxis.tick_top()
     axes.yaxis.set_visible(False)
-    axes.set_title(f"mean rank over {found.n_tasks} tasks; critical difference {found.critical_difference:.2f}")
+    axes.set_title(title)
     return figure  # type: ignore[no-any-return]

@@ -10,23 +10,25 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fusion_eval.errors import Fault, OutputError, StatisticsError
 from fusion_eval.stats.arrays import is_binary
 from fusion_eval.stats.comparison import Comparison
-from fusion_eval.stats.result import ComparisonResult
+from fusion_eval.stats.content import ResultContent
 from fusion_eval.stats.scores import Scores
 from fusion_eval.stats.settings import Settings
 from fusion_eval.stats.summary import MethodSummary
+
+_C = TypeVar("_C", bound=ResultContent)
 
 SCHEMA = 1
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-def save_result(result: ComparisonResult, path: Path) -> Path:
+def save_result(result: ResultContent, path: Path) -> Path:
     """Write the result; the arrays first, so that a JSON file never names arrays that are not there."""
     if path.suffix != ".json":
         raise OutputError(Fault(str(path), f"the suffix '{path.suffix}'", "a file name that ends in .json"))
@@ -60,7 +62,7 @@ def _write(path: Path, content: bytes) -> None:
         raise
 
 
-def _packed(result: ComparisonResult) -> bytes:
+def _packed(result: ResultContent) -> bytes:
     arrays: dict[str, Any] = {}
     for i, scores in enumerate(result.scores):
         arrays[f"values_{i}"] = scores.values
@@ -98,8 +100,8 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def load_result(path: Path) -> ComparisonResult:
-    """The saved result; metrics that are no mean come back with their values, not their functions.
+def load_result(path: Path, kind: type[_C]) -> _C:
+    """The saved result of a kind; metrics that are no mean come back with their values, not their functions.
 
     Raises:
         StatisticsError: no such file, not such a file, a newer schema, or arrays that do not belong to it.
@@ -108,7 +110,7 @@ def load_result(path: Path) -> ComparisonResult:
     arrays = _arrays(path, document)
     try:
         scores = tuple(_scores(entry, i, arrays) for i, entry in enumerate(document["scores"]))
-        return ComparisonResult(
+        return kind(
             scores=scores,
             comparisons=tuple(_revived(Comparison, entry) for entry in document["comparisons"]),
             summaries=tuple(_revived(MethodSummary, entry) for entry in document["summaries"]),

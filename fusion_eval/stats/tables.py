@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas
     import xarray
 
-    from fusion_eval.stats.result import ComparisonResult
+    from fusion_eval.stats.content import ResultContent
 
 
 def _pandas() -> Any:
@@ -23,13 +23,13 @@ def _pandas() -> Any:
     return pandas
 
 
-def comparison_frame(result: ComparisonResult) -> pandas.DataFrame:
+def comparison_frame(result: ResultContent) -> pandas.DataFrame:
     """One row per pair and metric, the columns in the order of `Comparison`'s fields; notes joined to text."""
     rows = [{**found.as_dict(), "notes": "; ".join(found.notes)} for found in result.comparisons]
     return _pandas().DataFrame(rows)
 
 
-def summary_rows(result: ComparisonResult, reference: str) -> list[dict[str, Any]]:
+def summary_rows(result: ResultContent, reference: str) -> list[dict[str, Any]]:
     """The summaries with `significant_vs_ref` ("*" for a significant difference) and `verdict_vs_ref`."""
     rows = []
     for row in result.summaries:
@@ -49,12 +49,12 @@ def verdict_for(found: Comparison, method: str) -> str:
     return found.verdict if found.method_a == method else turned.get(found.verdict, found.verdict) or INCONCLUSIVE
 
 
-def summary_frame(result: ComparisonResult, reference: str) -> pandas.DataFrame:
+def summary_frame(result: ResultContent, reference: str) -> pandas.DataFrame:
     """`summary_rows` as a frame."""
     return _pandas().DataFrame(summary_rows(result, reference))
 
 
-def dataset_of(result: ComparisonResult) -> xarray.Dataset:
+def dataset_of(result: ResultContent) -> xarray.Dataset:
     """A dataset with dims method, seed and item; attributes say how the comparison was made."""
     try:
         import xarray

@@ -21,6 +21,7 @@ from fusion_eval.stats.arrays import Floats
 from fusion_eval.stats.bootstrap import percentile_interval
 from fusion_eval.stats.comparison import BETTER, INCONCLUSIVE, WORSE
 from fusion_eval.stats.correction import check_correction, correct, smallest_corrected
+from fusion_eval.stats.plot import critical_difference_figure
 from fusion_eval.stats.power import smallest_p
 from fusion_eval.stats.ranking import rank_intervals, ranks_of, tie_groups
 from fusion_eval.stats.resample import RESAMPLES, resampled_means
@@ -75,9 +76,8 @@ class TaskComparison:
 
     def plot(self) -> Any:
         """The critical difference diagram as a matplotlib figure."""
-        from fusion_eval.stats.plot import critical_difference_figure
-
-        return critical_difference_figure(self)
+        title = f"mean rank over {self.n_tasks} tasks; critical difference {self.critical_difference:.2f}"
+        return critical_difference_figure(self.methods, self.mean_ranks, self.groups, title)
 
 
 def compare_tasks(

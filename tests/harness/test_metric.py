@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from fusion_eval.errors import ConfigError
-from fusion_eval.harness.metric import bind, exact_match
+from fusion_eval.harness.exact_match import exact_match
+from fusion_eval.harness.metric import bind
 
 
 @pytest.mark.parametrize(

@@ -74,12 +74,17 @@ def test_texts_go_through_the_tower_once_for_each_model(folders, monkeypatch):
     model = transformers.AutoModel.from_pretrained(folders["clip"]).eval()
     calls = []
     own = model.get_text_features
-    monkeypatch.setattr(model, "get_text_features", lambda **tokens: calls.append(1) or own(**tokens))
+
+    def counted(**tokens):
+        calls.append(len(tokens["input_ids"]))
+        return own(**tokens)
+
+    monkeypatch.setattr(model, "get_text_features", counted)
     pool = task_pool(folders["clip"], templates={"mine": PROMPTS})
     assert pool.faults() == []
     first = pool.evaluate(model)
     assert pool.evaluate(model)["mine"] == first["mine"]
-    assert calls == [1]
+    assert calls == [1, 1, len(NAMES) * len(PROMPTS)]  # how it is padded, then every text
     other = transformers.AutoModel.from_pretrained(str(tiny_clip(folders["clip"] + "2", 3))).eval()
     assert pool.evaluate(other)["mine"]["loss"] != first["mine"]["loss"]
 

@@ -7,13 +7,11 @@ import importlib
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fusion_eval.errors import ConfigError, Fault
 from fusion_eval.harness.judge.base import JudgeError
-
-if TYPE_CHECKING:
-    from fusion_eval.harness.judge.settings import JudgeSettings
+from fusion_eval.harness.judge.settings import JudgeSettings
 
 Backend = Callable[[list[dict[str, Any]], dict[str, Any]], Any]
 """(messages, options) -> text."""

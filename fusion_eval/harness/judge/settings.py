@@ -1,18 +1,14 @@
-"""Settings of a judge, and the judge that they describe."""
+"""Settings of a judge."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from fusion_eval.errors import ConfigError, Fault, did_you_mean, listed
-from fusion_eval.harness.judge.asked import AskedJudge
-from fusion_eval.harness.judge.backends import Backend, dummy, function_of, local_model, nobody, server
-from fusion_eval.harness.judge.base import Judge
-from fusion_eval.harness.judge.cache import AnswerCache
 
 KINDS: Final = ("none", "server", "local", "dummy")
 MODES: Final = ("ask", "replay", "refresh")
@@ -57,30 +53,6 @@ class JudgeSettings:
         return next((kind for kind, value in found.items() if value is not None), "none")
 
 
-def get_judge(settings: Mapping[str, Any] | JudgeSettings | Judge | Callable[..., str] | None = None) -> Judge:
-    """The judge that settings describe; nothing is imported or contacted, and no key is needed, before it is asked.
-
-    Args:
-        settings: keys of `JudgeSettings`, a judge, a function of (messages, options) to a text, or None for nobody.
-
-    Raises:
-        ConfigError: unknown keys, or keys that do not fit together; all at once.
-    """
-    if isinstance(settings, Judge):
-        return settings
-    if callable(settings):
-        return AskedJudge("local", lambda messages, options: str(settings(messages, options)))
-    chosen = settings if isinstance(settings, JudgeSettings) else judge_settings(settings or {})
-    if faults := faults_of(chosen):
-        raise ConfigError(*faults)
-    cache = AnswerCache(Path(chosen.cache).expanduser()) if chosen.cache is not None else None
-    name = chosen.model or chosen.resolved_kind()
-    return AskedJudge(
-        name, backend_of(chosen), model=chosen.model, options=chosen.options, cache=cache, mode=chosen.mode,
-        concurrency=chosen.concurrency,
-    )  # fmt: skip
-
-
 def judge_settings(values: Mapping[str, Any]) -> JudgeSettings:
     """Typed settings.
 
@@ -120,15 +92,3 @@ def faults_of(settings: JudgeSettings) -> list[Fault]:
         if getattr(settings, key) < low
     ]
     return faults
-
-
-def backend_of(settings: JudgeSettings) -> Backend:
-    """What answers."""
-    kind = settings.resolved_kind()
-    if kind == "server":
-        return server(settings)
-    if kind == "dummy":
-        return dummy(str(settings.answer))
-    if kind == "local":
-        return function_of(settings.function) if settings.function else local_model(str(settings.model))
-    return nobody

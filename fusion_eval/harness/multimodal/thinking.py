@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fusion_eval.errors import ConfigError, Fault
-from fusion_eval.harness.filter import EachFilter, register_filter
+from fusion_eval.harness.filter.base import EachFilter, register_filter
 from fusion_eval.harness.spec import FilterStep, PipelineSpec
 
 DEFAULT_TAGS: Final = (("<think>", "</think>"), ("<thinking>", "</thinking>"))

@@ -22,7 +22,7 @@ from fusion_eval.evaluation.task_step import TaskStep
 from fusion_eval.log import get_rankzero_logger
 from fusion_eval.program.compare.identity import Unknown, digest, identity, source_of
 from fusion_eval.program.compare.receipt import metric_text
-from fusion_eval import __version__
+from fusion_eval.version import __version__
 
 log = get_rankzero_logger(__name__)
 

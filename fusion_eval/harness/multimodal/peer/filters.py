@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fusion_eval.harness.filter import EachFilter, MapValues, Responses
-from fusion_eval.harness.filter_extract import INVALID, NUMBER, RegexFilter, pick, punctuation
+from fusion_eval.harness.filter.base import EachFilter, Responses
+from fusion_eval.harness.filter.extract import INVALID, NUMBER, RegexFilter, pick, punctuation
+from fusion_eval.harness.filter.simple import MapValues
 from fusion_eval.harness.multimodal.peer.text import TAG_PAIRS, strip_reasoning_tags
 
 _CHOICE = re.compile(r"\b([A-Z])\.\s+([^\n]*)")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fusion_eval.errors import DataError, Fault
-from fusion_eval.harness.filter import EachFilter, Filter, Responses, register_filter
+from fusion_eval.harness.filter.base import EachFilter, Filter, Responses, register_filter
 
 NUMBER = r"#### (\-?[0-9\.\,]+)"
 INVALID = "[invalid]"

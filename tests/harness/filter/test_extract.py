@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.test_filter import run, run_pipeline
+from tests.harness.filter.test_pipeline import run, run_pipeline
 
 
 @pytest.mark.parametrize(
