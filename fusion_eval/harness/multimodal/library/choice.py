@@ -17,37 +17,48 @@ _TURNED: Final = 1_000_000
 """MMBench numbers the rotations of a question with this distance."""
 
 
+_WRONG: Final = r"(?!\W* (?:is|was) (?:wrong|incorrect|false|not)\b)"
+_GOES_ON: Final = r"(?!\s+(?!(?:because|since|as|for|is|which)\b)[a-z])"
+_ARTICLE: Final = r"A\s+(?!(?:or|and)\b)[a-z]"
+_AROUND: Final = "*`\"'<>[]{} "
+
+
 def chosen(response: str, texts: Sequence[str]) -> str | None:
     """The letter that a response chooses among the options, or None where it chooses none or several.
 
-    A letter alone or at the start, as in `B`, `(B)` or `B. a red circle`; after "answer is" or "answer:"; the only
-    letter in brackets or with a full stop; else an option's text, alone, or as the only one in the response.
+    A letter alone or at the start, as in `B`, `(B)` or `B. a red circle`; after "answer is", "answer:" or "option"; the
+    only letter in brackets or with a full stop; an option's text; the only capital that stands alone; else the only
+    option whose text is in the response. An `A` before another word is an article.
     """
     if not texts:
         return None
-    last = letter_at(len(texts) - 1)
-    text = response.strip()
+    text = re.sub(r"\\boxed\{(?:\\text\{)?([^{}]*)\}+", r"\1", response).strip().strip(_AROUND)
+    letter = f"[A-{letter_at(len(texts) - 1)}]"
     for pattern in (
-        rf"\(?([A-{last}])(?:\)|[.:,](?=\s|$)|(?=\s*$)|(?=\s*\n)|(?=\s+[^a-z\s]))",
-        rf"(?:.*\b(?i:answer)(?i: is|:)?[:\s]*(?i:option )?)\(?([A-{last}])\b\)?(?!\s+[a-z])",
+        rf"\(?({letter})(?:\)|[.:,](?=\s|$)|(?=\s*$)|(?=\s*\n)|(?=\s+[^a-z\s])){_WRONG}",
+        rf"(?:.*\b(?i:answer|option|choice)(?i: is| should be)?[:\s]*(?i:option |choice )?)[\"'(\[*]*"
+        rf"({letter})\b[\"')\]*]*{_GOES_ON}{_WRONG}",
     ):
         found = re.match(pattern, text, re.DOTALL)
         if found:
             return found[1]
-    marked = {a or b for a, b in re.findall(rf"\(([A-{last}])\)|\b([A-{last}])[.:](?=\s|$)", text)}
+    marked = {a or b for a, b in re.findall(rf"\(({letter})\)|\b({letter})[.:](?=\s|$)", text)}
     if marked:
         return marked.pop() if len(marked) == 1 else None
-    return _by_text(text, texts, last)
+    return _by_text(text, texts, letter)
 
 
-def _by_text(text: str, texts: Sequence[str], last: str) -> str | None:
+def _by_text(text: str, texts: Sequence[str], letter: str) -> str | None:
     """The letter of the option whose text was said; a lower-case letter counts where it stands alone."""
     plain = text.rstrip(".").strip().lower()
     same = [index for index, option in enumerate(texts) if option.strip().rstrip(".").lower() == plain]
     if len(same) == 1:
         return letter_at(same[0])
-    if len(plain) == 1 and "A" <= plain.upper() <= last:
+    if len(plain) == 1 and re.fullmatch(letter, plain.upper()):
         return plain.upper()
+    alone = set(re.findall(rf"(?<![\w'’-])(?!{_ARTICLE})({letter})(?![\w'’-]){_WRONG}", text))
+    if alone:
+        return alone.pop() if len(alone) == 1 else None
     inside = [
         i
         for i, option in enumerate(texts)

@@ -145,6 +145,10 @@ TEXTS = ["a red circle", "square", "triangle", "no"]
         ("a red circle.", "A"), ("Square", "B"), ("It is a triangle", "C"), ("I think (B) is it", "B"),
         ("A square", "B"), ("E", None), ("", None), ("either B. or C.", None), ("a square or a triangle", None),
         ("Answer: option C", "C"), ("B: square", "B"), ("nothing", None), ("B\nbecause", "B"),
+        ("I think the answer is B because A is red", "B"), ("Option B", "B"), ("The correct option is B", "B"),
+        ("option B is correct", "B"), ("It's B", "B"), ("**B**", "B"), ("\\boxed{B}", "B"), ('The answer is "B"', "B"),
+        ("A or B", None), ("A and B", None), ("(A) is wrong, (B) is right", None), ("option B is wrong", None),
+        ("Both (A) and (B)", None), ("There is A big thing here", None), ("Since A is out, choose B.", "B"),
     ],
 )  # fmt: skip
 def test_letters(said: str, letter: str | None) -> None:
