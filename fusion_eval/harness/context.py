@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from fusion_eval.harness.dataset import DataSource
 from fusion_eval.harness.fewshot import SEED
+from fusion_eval.harness.randomness import OwnRandomness
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +20,13 @@ class BuildContext:
         data: where data sets come from.
         compat: repeat the peer's known mistakes (leaking shots, document ids by position, and so on).
         fewshot_seed: seed of the few-shot samplers.
+        randomness: of the hooks of all tasks, one after the other, with `compat`; else each task has its own.
     """
 
     data: DataSource = field(default_factory=DataSource)
     compat: bool = False
     fewshot_seed: int | None = SEED
+    randomness: OwnRandomness = field(default_factory=OwnRandomness)
 
 
 _CURRENT: ContextVar[BuildContext | None] = ContextVar("fusion_eval_harness_context", default=None)

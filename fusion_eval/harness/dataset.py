@@ -299,9 +299,14 @@ def _datasets() -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars and messages of `datasets` inside."""
+    """No progress bars and messages of `datasets` inside, and nothing kept of what tasks compute.
+
+    Its cache of computed data tells functions apart by their names, so an edited one would give what it gave before.
+    """
     datasets = _datasets()
     shown, level = datasets.is_progress_bar_enabled(), datasets.logging.get_verbosity()
+    kept = datasets.is_caching_enabled()
+    datasets.disable_caching()
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # what fails is told by the error
     if shown:
         datasets.disable_progress_bars()
@@ -309,5 +314,7 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         datasets.logging.set_verbosity(level)
+        if kept:
+            datasets.enable_caching()
         if shown:
             datasets.enable_progress_bars()

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fusion_eval.harness.build import RunOptions
 from fusion_eval.harness.dataset import DataSource
-from fusion_eval.harness.evaluate import make_suite
 from fusion_eval.harness.randomness import NUMPY_SEED, PYTHON_SEED, OwnRandomness
+from fusion_eval.harness.suite import make_suite
 
 YAML = """
 task: shuffled
@@ -60,3 +61,17 @@ def test_a_task_shuffles_alike_whatever_was_drawn_before(tmp_path: Path, data: D
         random.seed(seed)
         built = make_suite(["shuffled"], include_path=[tmp_path], data=data).build()["shuffled"]
         assert [request.args[1] for request in built.requests] == wanted
+
+
+def test_with_compat_tasks_go_on_where_the_one_before_ended(tmp_path: Path, data: DataSource) -> None:
+    """So the peer's tasks do, which are loaded in the order in which they were asked for."""
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"choices": CHOICES}) + "\n")
+    for name in ("first", "second"):
+        (tmp_path / f"{name}.yaml").write_text(YAML.replace("task: shuffled", f"task: {name}"))
+    (tmp_path / "utils.py").write_text(UTILS)
+    reference = random.Random(0)
+    suite = make_suite(["first", "second"], include_path=[tmp_path], data=data, options=RunOptions(compat=True))
+    for built in suite.build().values():
+        row = list(CHOICES)
+        reference.shuffle(row)
+        assert [request.args[1] for request in built.requests] == [f" {choice}" for choice in row]
