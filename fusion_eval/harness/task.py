@@ -16,7 +16,7 @@ from fusion_eval.harness.aggregation import Aggregation, mean
 from fusion_eval.harness.context import current
 from fusion_eval.harness.dataset import DataRequest
 from fusion_eval.harness.fewshot import ContextSampler
-from fusion_eval.harness.filter import Pipeline, default_pipeline
+from fusion_eval.harness.filter.pipeline import Pipeline, default_pipeline
 from fusion_eval.harness.randomness import OwnRandomness
 from fusion_eval.harness.request import Request
 from fusion_eval.harness.spec import TaskSpec
