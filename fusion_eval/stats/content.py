@@ -75,5 +75,7 @@ class ResultContent:
         }
 
     def __str__(self) -> str:
+        compared = {found.metric for found in self.comparisons}
         lines = [str(found) for found in self.comparisons]
-        return "\n".join([*lines, *(f"Warning: {text}." for text in self.warnings)])
+        lines += [str(row) for row in self.summaries if row.metric not in compared]
+        return "\n".join([*lines, *(f"Warning: {text.rstrip('.')}." for text in self.warnings)])

@@ -18,7 +18,6 @@ from fusion_eval.stats.arrays import Floats, Ints
 from fusion_eval.stats.intervals import student_t
 from fusion_eval.stats.outcome import CROSSED, Outcome
 
-
 _SHARE_OF_TWO = 0.7
 
 

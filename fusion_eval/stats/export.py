@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -173,7 +174,8 @@ def csv_text(result: ResultContent) -> str:
     """Every column of every comparison as CSV."""
     buffer = io.StringIO()
     rows: list[dict[str, Any]] = [{**c.as_dict(), "notes": "; ".join(c.notes)} for c in result.comparisons]
-    writer = csv.DictWriter(buffer, fieldnames=list(rows[0]), lineterminator="\n")
+    names = [field.name for field in fields(Comparison)]
+    writer = csv.DictWriter(buffer, fieldnames=names, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return buffer.getvalue()

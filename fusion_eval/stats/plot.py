@@ -36,13 +36,15 @@ def figure_of(result: ResultContent, metric: str) -> Figure:
         raise StatisticsError(Fault("plot", f"metric {metric!r}", f"one of {listed(result.metrics, 20)}", hint))
     pairs = [found for found in result.comparisons if found.metric == metric]
     rows = [row for row in result.summaries if row.metric == metric]
-    figure = new_figure(10, 1.2 + 0.32 * max(len(pairs), len(rows)))
-    left, right = figure.subplots(1, 2)
+    figure = new_figure(10 if pairs else 5, 1.2 + 0.32 * max(len(pairs), len(rows)))
+    left, *right = figure.subplots(1, 2 if pairs else 1, squeeze=False)[0]
     spans = [(row.mean, row.ci_low, row.ci_high) for row in rows]
     _spans(left, [row.method for row in rows], spans, [_GREY] * len(rows))
-    left.set_xlabel(f"{metric} ({100 * result.settings.level:.4g}% interval)")
-    _differences(right, pairs)
-    figure.suptitle(f"{metric}: {'higher' if pairs[0].higher_is_better else 'lower'} is better")
+    left.set_xlabel(f"{_plain(metric)} ({100 * result.settings.level:.4g}% interval)")
+    for axes in right:
+        _differences(axes, pairs)
+    better = next(scores.higher_is_better for scores in result.scores if scores.metric == metric)
+    figure.suptitle(f"{_plain(metric)}: {'higher' if better else 'lower'} is better")
     return figure  # type: ignore[no-any-return]
 
 
@@ -59,6 +61,11 @@ def _differences(axes: Axes, pairs: Sequence[Comparison]) -> None:
     axes.set_xlabel(f"difference, for {pairs[0].claim}")
 
 
+def _plain(text: str) -> str:
+    """Text in which matplotlib sees no formula."""
+    return text.replace("$", r"\$")
+
+
 def _spans(
     axes: Axes, names: Sequence[str], spans: Sequence[tuple[float, float, float]], colours: Sequence[str]
 ) -> None:
@@ -66,7 +73,7 @@ def _spans(
         if not math.isnan(low):
             axes.plot([low, high], [place, place], color=colour, linewidth=2)
         axes.plot([mean], [place], marker="o", color=colour)
-    axes.set_yticks(range(len(names)), labels=list(names))
+    axes.set_yticks(range(len(names)), labels=[_plain(name) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="x", alpha=0.3)
 
@@ -85,7 +92,7 @@ def critical_difference_figure(
     for place, m in enumerate(order):
         rank, height = mean_ranks[m], -len(bars) - place - 0.5
         axes.plot([rank, rank], [1, height], color=_GREY, linewidth=0.8)
-        axes.text(rank + 0.05, height, f"{methods[m]} ({rank:.2f})", va="center")
+        axes.text(rank + 0.05, height, f"{_plain(methods[m])} ({rank:.2f})", va="center")
     axes.set_xlim(0.8, len(order) + 1)
     axes.set_ylim(-len(bars) - len(order), 1)
     axes.xaxis.tick_top()

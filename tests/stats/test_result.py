@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -221,3 +222,21 @@ def test_public_names():
     assert "interval_of" in dir(stats)
     with pytest.raises(AttributeError):
         _ = stats.nothing
+
+
+def test_names_with_signs_of_formulas_are_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    scores = np.random.default_rng(0).random((2, 30))
+    result = compare_scores({"$x_{$ $": scores[0], "b$$\\": scores[1]}, metric_name="$\\frac$", resamples=200)
+    result.plot().savefig(tmp_path / "plot.png")
+
+
+def test_a_metric_that_is_not_tested_is_shown_and_exported():
+    scores = np.random.default_rng(0).random((2, 30))
+    result = compare_scores({"a": scores[0], "b": scores[1]}, resamples=200)
+    untested = replace(result, comparisons=())
+    assert str(untested).splitlines()[0].startswith("score: a 0.")
+    assert untested.to_csv().startswith("metric,method_a")
+    assert len(untested.to_csv().splitlines()) == 1
+    pytest.importorskip("matplotlib")
+    untested.plot()
