@@ -102,7 +102,7 @@ _FILTERS = _all(
         "multimodal.peer.filters", "MapFilter", "ExtendedRegexFilter", "SimpleMultiChoiceRegexFilter",
         "StripThinkingFilter",
     ),
-    _of("filter", WhitespaceFilter="Strip"),
+    _of("filter.simple", WhitespaceFilter="Strip"),
 )  # fmt: skip
 _METRICS = _all(peer_names.MODULES["lm_eval.api.metrics"], _of("multimodal.peer.text", "levenshtein_distance", "anls"))
 _AZURE = _of("multimodal.peer.openai_names", "build_client", "has_endpoint_support")
