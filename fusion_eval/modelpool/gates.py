@@ -57,6 +57,8 @@ def _mean_state(model: nn.Module, encode: Any, prompts: Sequence[str], mode: str
 @torch.no_grad()
 def _state(model: nn.Module, encode: Any, prompt: str, mode: str, layers: int) -> Tensor:
     tokens = encode(prompt, return_tensors="pt").input_ids
+    if not tokens.numel():
+        raise ConfigError(Fault("positive_prompts", f"prompt {prompt!r} is no token", "texts of at least one"))
     if mode == "cheap_embed":
         embed: Any = model.get_input_embeddings()  # type: ignore[operator]
         mean: Tensor = embed(tokens)[0].float().mean(0)

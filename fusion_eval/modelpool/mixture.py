@@ -1,7 +1,8 @@
-"""Dense models as the experts of one mixture, without training: Mixtral, Qwen2-MoE, Qwen3-MoE."""
+"""Dense models as the experts of one mixture, without training: Mixtral, DeepSeek-MoE, Qwen2-MoE, Qwen3-MoE."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +22,7 @@ from fusion_eval.modelpool.base_pool import BaseModelPool
 from fusion_eval.modelpool.gates import gate_rows
 from fusion_eval.modelpool.mixture_recipe import MixtureRecipe, read_mixture
 from fusion_eval.modelpool.mixture_target import TARGETS, Pieces, mixture_config, mixture_parts, target_name
-from fusion_eval.modelpool.mixture_weights import IDLE, Gates, Zeros, expert_weights, idle_spec, random_rows
+from fusion_eval.modelpool.mixture_weights import Gates, Zeros, expert_weights, idle_spec, random_rows
 from fusion_eval.modelpool.recipe_files import write_files
 from fusion_eval.modelpool.recipe_pool import built_model, material_at, place_of
 
@@ -69,10 +70,12 @@ class MixturePool(BaseModelPool):
         faults = alignment_faults(base.checkpoint, named) or _bias_faults(base.checkpoint, name, self.path)
         if faults:
             raise CheckpointError(*faults)
-        config = mixture_config(name, base.config, len(recipe.experts), recipe.per_token)
-        target, pieces = TARGETS[name], self._pieces(base, name, experts)
-        if target.shared and recipe.shared is None:
-            config["shared_expert_intermediate_size"] = IDLE
+        target, counts = TARGETS[name], (len(recipe.experts), recipe.per_token)
+        if target.gated and recipe.shared and not (recipe.shared.positive or recipe.gates.endswith("random")):
+            found = f"a shared expert without positive_prompts, which the gate of a {name} needs"
+            raise ConfigError(Fault(str(self.path), found, "texts that it is for", "Or say gate_mode: random."))
+        config = mixture_config(name, base.config, counts, recipe.shared is not None)
+        pieces = self._pieces(base, name, experts)
         parts, source = mixture_parts(target, base.checkpoint, pieces), f"a mixture of {len(recipe.experts)} experts"
         made: Checkpoint = Composed(parts, source, base.checkpoint.tied)
         if recipe.dtype is not None:
@@ -96,8 +99,8 @@ class MixturePool(BaseModelPool):
         ]
         names = [f"{block}.gate.weight" for block in blocks]
         gates = Gates(names, TensorSpec((count, hidden), dtype), lambda: [row[:count] for row in self._rows])
-        if not target.shared:
-            return Pieces(experts, gates)
+        if not target.gated:
+            return Pieces(experts[:count], gates, None if recipe.shared is None else experts[-1])
         names, spec = [f"{block}.shared_expert_gate.weight" for block in blocks], TensorSpec((1, hidden), dtype)
         if recipe.shared is None:
             idle = Zeros({each: idle_spec(each, hidden, dtype) for each in base.checkpoint if ".mlp." in each})
@@ -120,7 +123,7 @@ class MixturePool(BaseModelPool):
                 for key in keys
             ]
         model = built_model(base, str(self.path))
-        prompts = [(expert.positive, expert.negative) for expert in recipe.all_experts]
+        prompts = [(expert.positive, expert.negative) for expert in recipe.all_experts if expert.positive]
         assert base.origin is not None
         return gate_rows(model, base.origin, prompts, recipe.gates, layers)
 
@@ -147,6 +150,9 @@ class MixturePool(BaseModelPool):
 
         def finish(partial: Path) -> None:
             write_files(partial, made, sources, checkpoint.source, record)
+            code = TARGETS[made.config["model_type"]].code
+            if code:
+                shutil.copyfile(Path(__file__).with_name(code), partial / code)
 
         save_checkpoint(checkpoint, folder, **{"finish": finish, **details})
 

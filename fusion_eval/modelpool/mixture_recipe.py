@@ -13,7 +13,7 @@ from fusion_eval.merge.recipe import DTYPES, ModelReference
 from fusion_eval.merge.recipe_values import reference
 from fusion_eval.merge.recipe_yaml import Item, Source
 from fusion_eval.modelpool.gates import MODES
-from fusion_eval.modelpool.mixture_target import TARGETS
+from fusion_eval.modelpool.mixture_target import NAMES
 
 _KEYS: Final = ("base_model", "architecture", "gate_mode", "dtype", "experts_per_token", "experts", "shared_experts")
 _EXPERT: Final = ("source_model", "positive_prompts", "negative_prompts", "residual_scale", "noise_scale")
@@ -72,9 +72,9 @@ def read_mixture(path: Path) -> MixtureRecipe:
     entries = source.keys(documents[0], _KEYS, "a mixture")
     base = reference(source, entries.get("base_model"), "base_model")
     gates = _choice(source, entries, "gate_mode", MODES)
-    dtype, architecture = (_choice(source, entries, *each) for each in (("dtype", DTYPES), ("architecture", TARGETS)))
+    dtype, architecture = (_choice(source, entries, *each) for each in (("dtype", DTYPES), ("architecture", NAMES)))
     experts = _experts(source, entries, "experts", gates or "hidden")
-    shared = _experts(source, entries, "shared_experts", gates or "hidden")
+    shared = _experts(source, entries, "shared_experts", "random")
     per_token = _per_token(source, entries)
     if base is None:
         source.fault(documents[0], "no 'base_model'", "the model that gives all but the experts")
@@ -82,10 +82,14 @@ def read_mixture(path: Path) -> MixtureRecipe:
         source.fault(entries.get("experts", documents[0]), f"{len(experts)} experts", "at least two")
     if len(shared) > 1:
         source.fault(entries["shared_experts"], f"{len(shared)} shared experts", "one at most")
+    kept = tuple(expert for expert in experts if expert is not None)
+    if len({(expert.positive, expert.negative) for expert in kept}) == 1 and not (gates or "").endswith("random"):
+        found, do = "the same prompts for all experts, so that the routers prefer none", "Say gate_mode: random."
+        source.fault(entries["experts"], found, "prompts that tell the experts apart", do)
     source.raise_faults()
     assert base is not None
-    kept = tuple(expert for expert in experts if expert is not None)
-    return MixtureRecipe(base, kept, next(iter(shared), None), gates or "hidden", per_token, dtype, architecture)
+    name = None if architecture is None else NAMES[architecture]
+    return MixtureRecipe(base, kept, next(iter(shared), None), gates or "hidden", per_token, dtype, name)
 
 
 def _choice(source: Source, entries: dict[str, Item], key: str, options: Iterable[str]) -> str | None:
@@ -123,7 +127,11 @@ def _expert(source: Source, item: Item, gates: str) -> Expert | None:
 
 
 def _prompts(source: Source, item: Item | None) -> tuple[str, ...]:
-    return () if item is None else tuple(source.text(each, "a prompt") for each in source.items(item, "prompts"))
+    items = [] if item is None or item.value is None else source.items(item, "prompts")
+    for each in items:
+        if not isinstance(each.value, str):
+            source.fault(each, f"a prompt is {each.kind()}", "a text")
+    return tuple(str(each.value) for each in items)
 
 
 def _number(source: Source, entries: dict[str, Item], key: str, default: float) -> float:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from fusion_eval.errors import ConfigError, Fault, did_you_mean, missing_dependency
 from fusion_eval.merge.checkpoint import Checkpoint
 from fusion_eval.merge.views import Part
+from fusion_eval.modelpool.mixture_weights import IDLE
 
 _LEFT: Final = frozenset(
     {"architectures", "model_type", "mlp_bias", "pretraining_tp", "transformers_version", "layer_types"}
@@ -19,7 +21,7 @@ _QKV: Final = tuple(f".self_attn.{letter}_proj.bias" for letter in "qkv")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An architecture of transformers whose feed-forward layers are mixtures.
+    """An architecture whose feed-forward layers are mixtures.
 
     Args:
         class_name: its class.
@@ -27,8 +29,11 @@ class Target:
         block: the name of a mixture in a layer.
         pieces: what an expert calls a dense layer's matrices.
         biases: the ends of the names of the biases that it has.
-        shared: whether an expert that sees every token is part of it.
-        config: its own config keys, from a dense config with nothing left to defaults and the number of experts.
+        shared: the name of the expert that sees every token in a block, or `` where it has none.
+        gated: whether that one has a gate of its own, and is always there.
+        config: its own config keys, from a dense config with nothing left to defaults, the number of experts, and
+            whether there is a shared one.
+        code: the file of this package that defines the class, where transformers does not.
     """
 
     class_name: str
@@ -36,8 +41,10 @@ class Target:
     block: str
     pieces: Mapping[str, str]
     biases: tuple[str, ...]
-    shared: bool
-    config: Callable[[Mapping[str, Any], int], dict[str, Any]]
+    shared: str
+    gated: bool
+    config: Callable[[Mapping[str, Any], int, bool], dict[str, Any]]
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,7 @@ class Pieces:
     shared_gates: Checkpoint | None = None
 
 
-def _mixtral(dense: Mapping[str, Any], experts: int) -> dict[str, Any]:
+def _mixtral(dense: Mapping[str, Any], experts: int, shared: bool) -> dict[str, Any]:
     return {"num_local_experts": experts, "sliding_window": dense.get("sliding_window")}
 
 
@@ -77,18 +84,18 @@ def _layer_types(dense: Mapping[str, Any]) -> list[str]:
     return list(dense.get("layer_types") or [whole] * int(dense["num_hidden_layers"]))
 
 
-def _qwen2_moe(dense: Mapping[str, Any], experts: int) -> dict[str, Any]:
+def _qwen2_moe(dense: Mapping[str, Any], experts: int, shared: bool) -> dict[str, Any]:
     layers = _layer_types(dense)
     return {
         **_qwen(dense, experts),
         "qkv_bias": dense["model_type"] == "qwen2",
         "layer_types": layers,
         "use_sliding_window": "sliding_attention" in layers,
-        "shared_expert_intermediate_size": dense["intermediate_size"],
+        "shared_expert_intermediate_size": dense["intermediate_size"] if shared else IDLE,
     }
 
 
-def _qwen3_moe(dense: Mapping[str, Any], experts: int) -> dict[str, Any]:
+def _qwen3_moe(dense: Mapping[str, Any], experts: int, shared: bool) -> dict[str, Any]:
     kinds = set(_layer_types(dense))
     if len(kinds) > 1:
         found = "a sliding window in some layers only, which a Qwen3-MoE cannot say"
@@ -96,21 +103,64 @@ def _qwen3_moe(dense: Mapping[str, Any], experts: int) -> dict[str, Any]:
     return {**_qwen(dense, experts), "use_sliding_window": kinds == {"sliding_attention"}}
 
 
+def _deepseek(dense: Mapping[str, Any], experts: int, shared: bool) -> dict[str, Any]:
+    if "sliding_attention" in _layer_types(dense):
+        raise ConfigError(Fault("base_model", "a sliding window, which a DeepSeek-MoE lacks", "a model without"))
+    module = Path(DEEPSEEK).stem
+    classes = {"AutoConfig": "DeepseekConfig", "AutoModelForCausalLM": "DeepseekForCausalLM"}
+    return {
+        "n_routed_experts": experts,
+        "n_shared_experts": 1 if shared else None,
+        "moe_intermediate_size": dense["intermediate_size"],
+        "norm_topk_prob": True,
+        "scoring_func": "softmax",
+        "first_k_dense_replace": 0,
+        "moe_layer_freq": 1,
+        "auto_map": {auto: f"{module}.{name}" for auto, name in classes.items()},
+    }
+
+
+DEEPSEEK: Final = "deepseek_moe.py"
 _OWN: Final = {name: name for name in ("gate_proj", "down_proj", "up_proj")}
 _MIXTRAL: Final = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
 
 TARGETS: Final[Mapping[str, Target]] = MappingProxyType(
     {
         "mixtral": Target(
-            "MixtralForCausalLM", ("llama", "mistral"), "block_sparse_moe", _MIXTRAL, (), False, _mixtral
+            "MixtralForCausalLM", ("llama", "mistral"), "block_sparse_moe", _MIXTRAL, (), "", False, _mixtral
         ),
-        "qwen2_moe": Target("Qwen2MoeForCausalLM", ("qwen2", "llama", "mistral"), "mlp", _OWN, _QKV, True, _qwen2_moe),
+        "deepseek": Target(
+            "DeepseekForCausalLM",
+            ("llama", "mistral"),
+            "mlp",
+            _OWN,
+            (),
+            "shared_experts",
+            False,
+            _deepseek,
+            DEEPSEEK,
+        ),
+        "qwen2_moe": Target(
+            "Qwen2MoeForCausalLM",
+            ("qwen2", "llama", "mistral"),
+            "mlp",
+            _OWN,
+            _QKV,
+            "shared_expert",
+            True,
+            _qwen2_moe,
+        ),
         "qwen3_moe": Target(
-            "Qwen3MoeForCausalLM", ("qwen3",), "mlp", _OWN, (*_QKV, ".self_attn.o_proj.bias"), False, _qwen3_moe
+            "Qwen3MoeForCausalLM", ("qwen3",), "mlp", _OWN, (*_QKV, ".self_attn.o_proj.bias"), "", False, _qwen3_moe
         ),
     }
 )
-"""By model type; a dense model becomes the first that is made from its kind, unless another is said."""
+"""By model type; a dense model becomes the first that is made from its kind and has what the recipe asks for."""
+
+NAMES: Final[Mapping[str, str]] = MappingProxyType(
+    {**{name: name for name in TARGETS}, "qwen": "qwen2_moe", "qwen3": "qwen3_moe"}
+)
+"""What a recipe may say of an architecture, mergekit-moe's names among them, and the model type."""
 
 
 def target_name(dense: str | None, said: str | None, shared: bool, where: str) -> str:
@@ -126,9 +176,9 @@ def target_name(dense: str | None, said: str | None, shared: bool, where: str) -
         raise ConfigError(Fault(where, f"a base model of type '{dense}'", f"one of {', '.join(known)}", hint))
     if said is not None and said not in fitting:
         raise ConfigError(Fault(where, f"architecture {said} of '{dense}' models", f"one of {', '.join(fitting)}"))
-    name = said or fitting[0]
+    able = [each for each in fitting if TARGETS[each].shared]
+    name = said or (able if shared and able else fitting)[0]
     if shared and not TARGETS[name].shared:
-        able = [each for each in fitting if TARGETS[each].shared]
         do = f"Say architecture: {able[0]}." if able else "Leave shared_experts out."
         raise ConfigError(Fault(where, f"shared_experts, which a {name} lacks", "an architecture with one", do))
     return name
@@ -147,14 +197,21 @@ def mixture_parts(target: Target, base: Checkpoint, pieces: Pieces) -> dict[str,
         parts[gate] = Part(pieces.gates, gate)
         for index, expert in enumerate(pieces.experts):
             parts[f"{block}.experts.{index}.{target.pieces[matrix]}.weight"] = Part(expert, name)
-        if pieces.shared is not None and pieces.shared_gates is not None:
-            parts[f"{block}.shared_expert.{matrix}.weight"] = Part(pieces.shared, name)
+        if pieces.shared is not None:
+            parts[f"{block}.{target.shared}.{matrix}.weight"] = Part(pieces.shared, name)
+        if pieces.shared_gates is not None:
             parts[shared_gate] = Part(pieces.shared_gates, shared_gate)
     return parts
 
 
-def mixture_config(name: str, dense: Mapping[str, Any], experts: int, per_token: int) -> dict[str, Any]:
+def mixture_config(name: str, dense: Mapping[str, Any], counts: tuple[int, int], shared: bool) -> dict[str, Any]:
     """A mixture's config with a dense model's sizes; what the dense config leaves to its class's defaults is said.
+
+    Args:
+        name: the mixture's model type.
+        dense: the dense model's config.
+        counts: the number of experts, and of those that a token sees.
+        shared: whether there is a shared expert.
 
     Raises:
         MissingDependencyError: transformers, which knows the defaults, is not installed.
@@ -164,8 +221,8 @@ def mixture_config(name: str, dense: Mapping[str, Any], experts: int, per_token:
     own = {
         "architectures": [target.class_name],
         "model_type": name,
-        "num_experts_per_tok": per_token,
-        **target.config(whole, experts),
+        "num_experts_per_tok": counts[1],
+        **target.config(whole, counts[0], shared),
     }
     kept = {key: value for key, value in dense.items() if key not in left}
     implied = {key: value for key, value in _implied(name, dense, whole).items() if key not in left | {"dtype"}}
@@ -184,7 +241,7 @@ def _resolved(dense: Mapping[str, Any]) -> dict[str, Any]:
 
 def _implied(name: str, dense: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
     """What a dense config does not say and the mixture's class would suppose otherwise: Mixtral a rope_theta of 1e6."""
-    other = _resolved({"model_type": name})
+    other = _resolved({"model_type": "llama" if TARGETS[name].code else name})
     found = {key: value for key, value in whole.items() if key not in dense and value != other.get(key)}
     rope = found.pop("rope_parameters", None)
     if rope and "rope_theta" not in dense and "rope_theta" in rope:

@@ -27,6 +27,10 @@ def model_class(name: str, where: str = "modelpool.auto_class") -> Any:
     except ImportError as error:
         raise missing_hub(where) from error
     found = getattr(transformers, name, None)
+    if name == "DeepseekForCausalLM" and found is None:
+        from fusion_eval.modelpool.deepseek_moe import DeepseekForCausalLM
+
+        return DeepseekForCausalLM
     if not callable(getattr(found, "from_pretrained", None)):
         autos = [known for known in dir(transformers) if known.startswith("Auto")]
         known = [*autos, *(other for other in dir(transformers) if other.endswith("Model"))]

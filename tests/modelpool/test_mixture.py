@@ -221,7 +221,7 @@ def test_what_a_dense_config_leaves_to_defaults_stays_as_it_was(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "more", "told"),
     [
-        ("llama", {"shared_experts": [{"source_model": "x"}]}, "Say architecture: qwen2_moe"),
+        ("llama", {"architecture": "mixtral", "shared_experts": [{"source_model": "x"}]}, "Say architecture: deepseek"),
         ("qwen3", {"shared_experts": [{"source_model": "x"}]}, "Leave shared_experts out"),
         ("qwen2", {"architecture": "mixtral"}, "one of qwen2_moe"),
         ("qwen2", {"architecture": "qwen2_mo"}, "Did you mean 'qwen2_moe'"),
@@ -239,3 +239,97 @@ def test_biases_that_the_mixture_lacks_are_told(tmp_path):
     dense_model("llama", tmp_path / "base", attention_bias=True)
     with pytest.raises(CheckpointError, match="biases, which a mixtral lacks"):
         mixture_pool(tmp_path, tmp_path / "base", [tmp_path / "base"] * 2).checkpoint("mixture")
+
+
+class TestDeepseek:
+    def expert(self, folder, scale):
+        return {"source_model": str(folder), "residual_scale": scale}
+
+    @torch.no_grad()
+    def test_its_block_is_the_papers_formula(self, tmp_path):
+        dense = [dense_model("llama", tmp_path / name, seed) for seed, name in enumerate(("base", "a", "b", "c", "d"))]
+        shared = [self.expert(tmp_path / "d", 0.1)]
+        pool = mixture_pool(
+            tmp_path, tmp_path / "base", [tmp_path / each for each in "abc"], shared_experts=shared, dtype="float32"
+        )
+        model = pool.load("mixture").eval()
+        assert type(model).__name__ == "DeepseekForCausalLM"
+        states = torch.randn(1, 6, 16)
+        mlps = [each.model.layers[1].mlp for each in dense[1:]]
+        scores = (states @ pool.checkpoint("mixture")["model.layers.1.mlp.gate.weight"].T).softmax(-1)
+        weights, chosen = scores.topk(2)
+        weights = weights / weights.sum(-1, keepdim=True)
+        wanted = 0.1 * mlps[3](states)
+        for token in range(6):
+            for weight, index in zip(weights[0, token], chosen[0, token], strict=True):
+                wanted[0, token] += weight * mlps[index](states[0, token])
+        torch.testing.assert_close(model.model.layers[1].mlp(states), wanted, rtol=1e-5, atol=1e-6)
+
+    def test_it_loads_from_its_folder_with_its_own_code(self, tmp_path, monkeypatch):
+        from transformers import dynamic_module_utils
+
+        from fusion_eval.modelpool.deepseek_moe import DeepseekForCausalLM
+
+        monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+        dense = dense_model("llama", tmp_path / "base", tie_word_embeddings=True)
+        pool = mixture_pool(tmp_path, tmp_path / "base", [tmp_path / "base"] * 3, architecture="deepseek")
+        pool.save(Passthrough().apply(pool), tmp_path / "moe")
+        config = json.loads((tmp_path / "moe" / "config.json").read_text())
+        assert {key: config[key] for key in ("n_routed_experts", "n_shared_experts", "moe_intermediate_size")} == {
+            "n_routed_experts": 3,
+            "n_shared_experts": None,
+            "moe_intermediate_size": 24,
+        }
+        auto = transformers.AutoModelForCausalLM
+        for model, info in (
+            auto.from_pretrained(tmp_path / "moe", trust_remote_code=True, output_loading_info=True),
+            DeepseekForCausalLM.from_pretrained(tmp_path / "moe", output_loading_info=True),
+        ):
+            assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+            assert_answers_alike(model.eval(), dense)
+        with torch.no_grad():
+            assert model.generate(TOKENS, max_new_tokens=3, do_sample=False).shape == (1, 10)
+
+    def test_llamas_with_a_shared_expert_become_one(self, tmp_path):
+        dense_model("llama", tmp_path / "base")
+        shared = [self.expert(tmp_path / "base", 0.5)]
+        pool = mixture_pool(tmp_path, tmp_path / "base", [tmp_path / "base"] * 2, shared_experts=shared)
+        names = list(pool.checkpoint("mixture"))
+        assert "model.layers.0.mlp.shared_experts.up_proj.weight" in names
+        assert not any("shared_expert_gate" in name for name in names)
+
+    def test_a_sliding_window_is_refused(self, tmp_path):
+        dense_model("mistral", tmp_path / "base", sliding_window=4)
+        pool = mixture_pool(tmp_path, tmp_path / "base", [tmp_path / "base"] * 2, architecture="deepseek")
+        with pytest.raises(ConfigError, match="sliding window"):
+            pool.checkpoint("mixture")
+
+
+@pytest.mark.parametrize(("said", "kind", "made"), [("qwen", "qwen2", "qwen2_moe"), ("qwen3", "qwen3", "qwen3_moe")])
+def test_mergekits_names_of_architectures_are_known(tmp_path, said, kind, made):
+    dense_model(kind, tmp_path / "base")
+    pool = mixture_pool(tmp_path, tmp_path / "base", [tmp_path / "base"] * 2, architecture=said)
+    assert pool._material.config["model_type"] == made
+
+
+def test_prompts_that_cannot_tell_experts_apart_are_told(tmp_path, models):
+    experts = [{"source_model": models["a"], "positive_prompts": [""]}] * 3
+    (tmp_path / "moe.yml").write_text(yaml.safe_dump({"base_model": models["base"], "experts": experts}))
+    with pytest.raises(ConfigError, match="the same prompts for all experts"):
+        MixturePool(str(tmp_path / "moe.yml")).checkpoint("mixture")
+
+
+def test_prompts_may_be_shared_by_anchors(tmp_path, models):
+    text = f"base_model: {models['base']}\nexperts:\n- source_model: {models['a']}\n  positive_prompts: &x ['7', '8']\n"
+    text += f"  negative_prompts: &y ['9']\n- source_model: {models['b']}\n"
+    (tmp_path / "moe.yml").write_text(text + "  positive_prompts: *y\n  negative_prompts: *x\n")
+    gate = MixturePool(str(tmp_path / "moe.yml")).checkpoint("mixture")["model.layers.0.block_sparse_moe.gate.weight"]
+    torch.testing.assert_close(gate[0], -gate[1])
+
+
+def test_a_gated_shared_expert_needs_prompts(tmp_path, models):
+    pool = pool_of(
+        tmp_path, models, "cheap_embed", architecture="qwen2_moe", shared_experts=[{"source_model": models["a"]}]
+    )
+    with pytest.raises(ConfigError, match="a shared expert without positive_prompts"):
+        pool.checkpoint("mixture")
