@@ -84,7 +84,7 @@ def prepare(folder: Path, docs: int, width: int) -> None:
 def ours(folder: Path, case: int) -> dict[str, Any]:
     from fusion_eval.harness.dataset import DataSource
     from fusion_eval.harness.engine.transformers_model import load_model
-    from fusion_eval.harness.evaluate import evaluate, make_suite
+    from fusion_eval.harness.suite import evaluate, make_suite
 
     model = load_model(str(folder / "model"))
     source = DataSource(cache_dir=folder / "cache")

@@ -5,17 +5,18 @@ Importing this package loads neither torch nor transformers nor datasets; engine
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
-_EXPORTS = {
+from fusion_eval.lazy import public_name
+
+_WHERE = {
     "TaskCatalog": "catalog",
     "TaskSpec": "spec",
     "GroupSpec": "spec",
     "MetricSpec": "spec",
-    "Suite": "evaluate",
-    "make_suite": "evaluate",
-    "evaluate": "evaluate",
+    "Suite": "suite",
+    "make_suite": "suite",
+    "evaluate": "suite",
     "RunOptions": "build",
     "DataSource": "dataset",
     "Task": "task",
@@ -26,15 +27,11 @@ _EXPORTS = {
     "ContextSampler": "fewshot",
     "library": "catalog",
     "peer_tasks": "catalog",
-    "peer_names": "peer_names",
     "Outcome": "outcome",
 }
 
-__all__ = sorted(_EXPORTS)
+__all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f"{__name__}.{_EXPORTS[name]}")
-    return getattr(module, name)
+    return public_name(__name__, _WHERE, name)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
+
+from fusion_eval.lazy import public_name
 
 _WHERE = {
     "BaseModelPool": "base_pool",
@@ -15,13 +16,10 @@ _WHERE = {
     "StateDictPool": "checkpoint_pool",
     "ZeroShotClassifiers": "zero_shot_classifier",
     "ZeroShotHeads": "zero_shot",
-    "kinship": "kinship",
 }
 
 __all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(importlib.import_module(f"fusion_eval.modelpool.{_WHERE[name]}"), name)
-    raise AttributeError(f"module 'fusion_eval.modelpool' has no attribute '{name}'")
+    return public_name(__name__, _WHERE, name)

@@ -6,8 +6,9 @@ load on first use.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
+
+from fusion_eval.lazy import public_name
 
 _HOMES = {
     "arrays": ("as_clusters", "as_floats"),
@@ -38,11 +39,7 @@ __all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-    globals()[name] = value
-    return value
+    return public_name(__name__, _MODULE_OF, name)
 
 
 def __dir__() -> list[str]:

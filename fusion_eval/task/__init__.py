@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from fusion_eval.lazy import public_name
 
 if TYPE_CHECKING:
     from fusion_eval.task.classification import classification_battery
@@ -44,6 +45,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(importlib.import_module(f"fusion_eval.task.{_WHERE[name]}"), name)
-    raise AttributeError(f"module 'fusion_eval.task' has no attribute '{name}'")
+    return public_name(__name__, _WHERE, name)

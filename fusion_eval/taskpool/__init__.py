@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
+
+from fusion_eval.lazy import public_name
 
 _WHERE = {
     "BaseTaskPool": "base_pool",
@@ -23,6 +24,4 @@ __all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(importlib.import_module(f"fusion_eval.taskpool.{_WHERE[name]}"), name)
-    raise AttributeError(f"module 'fusion_eval.taskpool' has no attribute '{name}'")
+    return public_name(__name__, _WHERE, name)

@@ -10,14 +10,14 @@ from typing import Any
 
 from torch import nn
 
+from fusion_eval.cache import cache_folder
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError
 from fusion_eval.evaluation.devices import Devices
 from fusion_eval.harness.catalog import peer_tasks
 from fusion_eval.harness.engine.protocol import LanguageModel
-from fusion_eval.harness.evaluate import Suite, evaluate
-from fusion_eval.harness.index import cache_folder
 from fusion_eval.harness.outcome import Outcome
 from fusion_eval.harness.scheduler import Ranks
+from fusion_eval.harness.suite import Suite, evaluate
 from fusion_eval.harness.validate import readable_faults
 from fusion_eval.report.values import ModelResult, TaskResult
 from fusion_eval.taskpool.language_report import task_results

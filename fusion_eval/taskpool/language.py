@@ -12,10 +12,10 @@ from fusion_eval.errors import Fault, FusionEvalError
 from fusion_eval.harness.build import RunOptions, consent_missing
 from fusion_eval.harness.catalog import library
 from fusion_eval.harness.dataset import DataSource
-from fusion_eval.harness.evaluate import Suite, make_suite
 from fusion_eval.harness.export import write_results
 from fusion_eval.harness.fewshot import SEED
 from fusion_eval.harness.outcome import Outcome
+from fusion_eval.harness.suite import Suite, make_suite
 from fusion_eval.taskpool.harness_pool import HarnessTaskPool, folders_of, listed_paths, plain
 from fusion_eval.taskpool.language_backend import backend_faults, opened
 from fusion_eval.taskpool.language_code import code_execution

@@ -6,8 +6,8 @@ from typing import Any
 
 from fusion_eval.harness.build import RunOptions
 from fusion_eval.harness.dataset import DataSource
-from fusion_eval.harness.evaluate import make_suite
 from fusion_eval.harness.score import score_task
+from fusion_eval.harness.suite import make_suite
 
 YAML = """
 task: marks

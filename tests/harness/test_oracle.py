@@ -11,10 +11,10 @@ import pytest
 from fusion_eval.harness.build import RunOptions
 from fusion_eval.harness.dataset import DataSource
 from fusion_eval.harness.engine.encoder import Encoder
-from fusion_eval.harness.evaluate import evaluate, make_suite
 from fusion_eval.harness.export import results_dict
 from fusion_eval.harness.outcome import Outcome
 from fusion_eval.harness.sample_file import sample_record
+from fusion_eval.harness.suite import evaluate, make_suite
 from tests.harness.replay import Oracle, ReplayModel
 
 CUSTOM = [

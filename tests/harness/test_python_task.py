@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from fusion_eval.harness.dataset import DataSource
-from fusion_eval.harness.evaluate import make_suite
+from fusion_eval.harness.suite import make_suite
 
 YAML = "task: completion\nclass: !function task.Completion\n"
 TASK = """

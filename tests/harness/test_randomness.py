@@ -9,7 +9,7 @@ import numpy as np
 from fusion_eval.harness.build import RunOptions
 from fusion_eval.harness.dataset import DataSource
 from fusion_eval.harness.randomness import NUMPY_SEED, PYTHON_SEED, OwnRandomness
-from fusion_eval.harness.evaluate import make_suite
+from fusion_eval.harness.suite import make_suite
 
 YAML = """
 task: shuffled

@@ -12,8 +12,8 @@ from fusion_eval.errors import DataError
 from fusion_eval.harness.build import RunOptions
 from fusion_eval.harness.dataset import DataSource
 from fusion_eval.harness.engine.transformers_model import TransformersModel
-from fusion_eval.harness.evaluate import evaluate, make_suite
 from fusion_eval.harness.outcome import Outcome
+from fusion_eval.harness.suite import evaluate, make_suite
 
 FILES = {
     "simple_qa.yaml": r"""

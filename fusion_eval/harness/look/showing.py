@@ -10,13 +10,13 @@ from typing import Any, Final
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError
 from fusion_eval.harness.build import BuiltTask, RunOptions, build_requests
 from fusion_eval.harness.dataset import DataSource
-from fusion_eval.harness.evaluate import Suite, make_suite
 from fusion_eval.harness.look.shelf import Shelf
 from fusion_eval.harness.media import Conversation, Media
 from fusion_eval.harness.multimodal.suite import MultimodalSuite, make_multimodal_suite
 from fusion_eval.harness.plan import Selection
 from fusion_eval.harness.request import Request
 from fusion_eval.harness.spec import TaskSpec
+from fusion_eval.harness.suite import Suite, make_suite
 
 _LONG: Final = 300
 

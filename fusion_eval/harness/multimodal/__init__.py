@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
+
+from fusion_eval.lazy import public_name
 
 _WHERE = {
     "MultimodalSuite": "suite",
@@ -17,6 +18,4 @@ __all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return public_name(__name__, _WHERE, name)

@@ -13,10 +13,10 @@ from fusion_eval.harness.build import RunOptions
 from fusion_eval.harness.catalog import picture_library
 from fusion_eval.harness.dataset import DataSource
 from fusion_eval.harness.engine.protocol import LanguageModel
-from fusion_eval.harness.evaluate import evaluate
 from fusion_eval.harness.multimodal.aggregate import numbers_of
 from fusion_eval.harness.multimodal.suite import MultimodalSuite, make_multimodal_suite
 from fusion_eval.harness.outcome import Outcome
+from fusion_eval.harness.suite import evaluate
 
 _INCLUDED: list[Path] = []
 

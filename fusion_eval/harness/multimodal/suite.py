@@ -14,7 +14,6 @@ from fusion_eval.harness.build import BuiltTask, RunOptions, build_requests, lin
 from fusion_eval.harness.catalog import TaskCatalog
 from fusion_eval.harness.context import BuildContext, building
 from fusion_eval.harness.dataset import DataSource, quiet
-from fusion_eval.harness.evaluate import Suite
 from fusion_eval.harness.function import ModuleSpace
 from fusion_eval.harness.judge.base import Judge
 from fusion_eval.harness.multimodal.aggregate import arguments
@@ -30,6 +29,7 @@ from fusion_eval.harness.plan import GroupPlan, TaskPlan
 from fusion_eval.harness.scheduler import Ranks
 from fusion_eval.harness.score import OnRow, score_task
 from fusion_eval.harness.spec import TaskSpec
+from fusion_eval.harness.suite import Suite
 from fusion_eval.harness.task import Task
 
 

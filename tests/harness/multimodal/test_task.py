@@ -353,7 +353,7 @@ def test_a_second_model_gets_fresh_modules(task: Task) -> None:
         """,
     )
     suite = folder.suite("mine")
-    from fusion_eval.harness.evaluate import evaluate
+    from fusion_eval.harness.suite import evaluate
 
     suite.load()
     model = ScriptedModel(lambda asked: "")
