@@ -7,7 +7,6 @@ import pytest
 
 from fusion_eval.errors import DataError
 from fusion_eval.harness.dataset import DataRequest, DataSource, split_of
-from fusion_eval.harness.suite import make_suite
 
 
 def lines(path: Path, *values: int) -> Path:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fusion_eval.harness.dataset import DataSource
-from fusion_eval.harness.evaluate import make_suite
+from fusion_eval.harness.suite import make_suite
 
 YAML = """
 task: edited

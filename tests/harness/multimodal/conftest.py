@@ -16,9 +16,9 @@ from PIL import Image
 from fusion_eval.harness.build import RunOptions
 from fusion_eval.harness.catalog import peer_tasks
 from fusion_eval.harness.dataset import DataSource
-from fusion_eval.harness.suite import evaluate
 from fusion_eval.harness.multimodal.suite import MultimodalSuite, make_multimodal_suite
 from fusion_eval.harness.outcome import Outcome
+from fusion_eval.harness.suite import evaluate
 from tests.harness.multimodal.scripted import ScriptedModel
 
 

@@ -185,8 +185,8 @@ def test_broken_files_keep_their_reason(folder: Folder) -> None:
 
 def test_a_folder_of_folders_is_asked_for_by_its_path(walk: Path) -> None:
     from fusion_eval.harness.dataset import DataSource
-    from fusion_eval.harness.suite import evaluate
     from fusion_eval.harness.multimodal import make_multimodal_suite
+    from fusion_eval.harness.suite import evaluate
 
     suite = make_multimodal_suite([str(walk / "tasks")], data=DataSource(walk / "data"))
     assert list(suite.selection.tasks) == ["mytask"]

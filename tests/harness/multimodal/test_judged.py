@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fusion_eval.harness.suite import evaluate
 from fusion_eval.harness.judge import get_judge
 from fusion_eval.harness.multimodal.suite import make_multimodal_suite
 from fusion_eval.harness.outcome import TaskOutcome
+from fusion_eval.harness.suite import evaluate
 from tests.harness.multimodal.scripted import ScriptedModel
 
 YAML = """

@@ -12,10 +12,10 @@ import pytest
 
 from fusion_eval.harness.build import RunOptions
 from fusion_eval.harness.dataset import DataSource
-from fusion_eval.harness.suite import evaluate
 from fusion_eval.harness.multimodal.suite import MultimodalSuite, make_multimodal_suite
 from fusion_eval.harness.outcome import Outcome, TaskOutcome
 from fusion_eval.harness.scheduler import Ranks
+from fusion_eval.harness.suite import evaluate
 from tests.harness.multimodal.conftest import Recorded
 from tests.harness.multimodal.scripted import ScriptedModel, keyed
 

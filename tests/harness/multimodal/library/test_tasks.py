@@ -11,10 +11,10 @@ from PIL import Image
 from fusion_eval.harness.build import RunOptions
 from fusion_eval.harness.catalog import TaskCatalog, picture_library
 from fusion_eval.harness.dataset import DataSource
-from fusion_eval.harness.suite import evaluate
 from fusion_eval.harness.multimodal.dialect import EXTRA_KEYS
 from fusion_eval.harness.multimodal.suite import MultimodalSuite, make_multimodal_suite
 from fusion_eval.harness.outcome import Outcome
+from fusion_eval.harness.suite import evaluate
 from fusion_eval.harness.validate import check
 from tests.harness.multimodal.library.test_replay import REPLAY
 from tests.harness.multimodal.scripted import ScriptedModel, keyed
