@@ -72,7 +72,12 @@ def test_in_place_changes_reach_the_tests(box: Sandbox) -> None:
 
 
 def test_what_a_program_raises_is_told_from_its_end(box: Sandbox) -> None:
-    codes = ["input()", "raise BrokenPipeError", "import os; os._exit(0)", "import subprocess; subprocess.run(['true'])"]
+    codes = [
+        "input()",
+        "raise BrokenPipeError",
+        "import os; os._exit(0)",
+        "import subprocess; subprocess.run(['true'])",
+    ]
     programs = [Program(f"def f():\n    {code}\n", "f()\n", ("f",)) for code in codes]
     details = [verdict.detail for verdict in box.run(programs)]
     assert [detail.partition(":")[0] for detail in details[:2]] == ["EOFError", "BrokenPipeError"]

@@ -77,13 +77,20 @@ def become(uid: int, search: bool, inherit: bool = False) -> None:
         raise OSError(ctypes.get_errno(), "ambient capability")
 
 
-def close_all_but(kept: Iterable[int]) -> None:
-    """Closes every descriptor except 0 to 2 and the named ones."""
-    low = 3
+def gaps(kept: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """The ranges of descriptors between the named ones and above 2, to be closed."""
+    low, found = 3, []
     for fd in [*sorted(fd for fd in set(kept) if fd > 2), 1 << 20]:
         if fd > low:
-            os.closerange(low, fd)
+            found.append((low, fd))
         low = fd + 1
+    return tuple(found)
+
+
+def close_all_but(kept: Iterable[int]) -> None:
+    """Closes every descriptor except 0 to 2 and the named ones."""
+    for low, high in gaps(kept):
+        os.closerange(low, high)
 
 
 def silence(inputs: tuple[int, int, int] | None = None) -> None:
@@ -103,12 +110,20 @@ def die_with_parent() -> None:
     LIBC.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
 
 
-def limit(pairs: Sequence[tuple[int, int]]) -> None:
-    """Sets resource limits, soft and hard, below what is in force."""
+def bounded(pairs: Sequence[tuple[int, int]]) -> tuple[tuple[int, tuple[int, int]], ...]:
+    """Resource limits, soft and hard, below what is in force."""
+    found = []
     for kind, value in pairs:
         _, hard = resource.getrlimit(kind)
         bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (bound, bound))
+        found.append((kind, (bound, bound)))
+    return tuple(found)
+
+
+def limit(pairs: Sequence[tuple[int, int]]) -> None:
+    """Sets resource limits, soft and hard, below what is in force."""
+    for kind, both in bounded(pairs):
+        resource.setrlimit(kind, both)
 
 
 def settle(folder: str, filtered: bool) -> None:
@@ -122,29 +137,53 @@ def settle(folder: str, filtered: bool) -> None:
         seccomp.install(LIBC, "common")
 
 
-def lock_in(cell: Cell, limits: dict[str, float], kept: Sequence[int], streams: tuple[int, int, int] | None) -> None:
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What can be worked out before the fork, where a touched page is not a copied one.
+
+    Args:
+        cell: how the process is locked in.
+        gaps: descriptors to close.
+        limits: resource limits to set.
+        filters: parts of the system-call filter to install.
+    """
+
+    cell: Cell
+    gaps: tuple[tuple[int, int], ...]
+    limits: tuple[tuple[int, tuple[int, int]], ...]
+    filters: tuple[seccomp.Filter, ...]
+
+
+def plan(cell: Cell, limits: dict[str, float], kept: Sequence[int]) -> Plan:
+    """How to lock in a process that keeps these descriptors and may use so much."""
+    pairs = [
+        (resource.RLIMIT_AS, int(limits["memory"])),
+        (resource.RLIMIT_CPU, int(limits["cpu"]) + 2),
+        (resource.RLIMIT_FSIZE, int(limits["file_size"])),
+        (resource.RLIMIT_NOFILE, 64),
+        (resource.RLIMIT_SIGPENDING, _SIGNALS),
+        (resource.RLIMIT_NPROC, int(limits["threads"])),
+    ]
+    parts = [*(["attributes"] if cell.guards_attributes else []), "alone"] if cell.filtered else []
+    open_ = [*kept, *([] if cell.rules is None else [cell.rules])]
+    return Plan(cell, gaps(open_), bounded(pairs), tuple(map(seccomp.part, parts)))
+
+
+def lock_in(plan: Plan, streams: tuple[int, int, int] | None) -> None:
     """Locks the calling, freshly forked process in; raises OSError where a layer that was promised fails."""
+    cell = plan.cell
     if streams is not None:
         silence(streams)
-    close_all_but([*kept, *([] if cell.rules is None else [cell.rules])])
+    for low, high in plan.gaps:
+        os.closerange(low, high)
     if cell.uid:
         become(cell.uid, cell.search)
     die_with_parent()
-    limit(
-        [
-            (resource.RLIMIT_AS, int(limits["memory"])),
-            (resource.RLIMIT_CPU, int(limits["cpu"]) + 2),
-            (resource.RLIMIT_FSIZE, int(limits["file_size"])),
-            (resource.RLIMIT_NOFILE, 64),
-            (resource.RLIMIT_SIGPENDING, _SIGNALS),
-            (resource.RLIMIT_NPROC, int(limits["threads"])),
-        ]
-    )
+    for kind, both in plan.limits:
+        resource.setrlimit(kind, both)
     LIBC.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     if cell.rules is not None:
         landlock.restrict(LIBC, cell.rules)
         os.close(cell.rules)
-    if cell.filtered:
-        if cell.guards_attributes:
-            seccomp.install(LIBC, "attributes")
-        seccomp.install(LIBC, "alone")
+    for part in plan.filters:
+        part.install(LIBC)

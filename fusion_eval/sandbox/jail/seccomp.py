@@ -246,11 +246,41 @@ def filter_bytes(machine: str, part: str, pid: int) -> bytes:
     return _packed(machine, part).replace(_MARK_BYTES, struct.pack("<I", pid))
 
 
+class Filter:
+    """One part in memory, where the kernel reads it; processes that are forked inherit it.
+
+    Args:
+        name: "common", "alone", "tree" or "attributes".
+    """
+
+    def __init__(self, name: str) -> None:
+        code = _packed(_MACHINE, name)
+        self._marks = tuple(place for place in range(4, len(code), 8) if code[place : place + 4] == _MARK_BYTES)
+        self._code = ctypes.create_string_buffer(code, len(code))
+        head = struct.pack("<HxxxxxxQ", len(code) // 8, ctypes.addressof(self._code))
+        self._head = ctypes.create_string_buffer(head)
+
+    def install(self, libc: ctypes.CDLL) -> None:
+        """Puts the part on the calling process, and on all it will start, for good; raises OSError."""
+        for place in self._marks:
+            struct.pack_into("<I", self._code, place, os.getpid())
+        if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "no_new_privs")
+        if libc.prctl(_PR_SET_SECCOMP, _FILTER_MODE, self._head, 0, 0):
+            raise OSError(ctypes.get_errno(), "seccomp filter")
+
+
+@functools.cache
+def part(name: str) -> Filter:
+    """A part, assembled once."""
+    return Filter(name)
+
+
 def prepare() -> None:
-    """Assembles a sample's part once, so that forks inherit it."""
+    """Assembles a sample's parts, so that forks inherit them."""
     if supported():
-        _packed(_MACHINE, "alone")
-        _packed(_MACHINE, "attributes")
+        part("alone")
+        part("attributes")
 
 
 def supported() -> bool:
@@ -258,15 +288,9 @@ def supported() -> bool:
     return platform.machine() in syscalls.TABLES
 
 
-def install(libc: ctypes.CDLL, part: str) -> None:
+def install(libc: ctypes.CDLL, name: str) -> None:
     """Puts one part on the calling process, and on all it will start, for good; raises OSError."""
-    code = filter_bytes(_MACHINE, part, os.getpid())
-    buffer = ctypes.create_string_buffer(code, len(code))
-    head = ctypes.create_string_buffer(struct.pack("<HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer)))
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "no_new_privs")
-    if libc.prctl(_PR_SET_SECCOMP, _FILTER_MODE, head, 0, 0):
-        raise OSError(ctypes.get_errno(), "seccomp filter")
+    part(name).install(libc)
 
 
 _MACHINE = platform.machine()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import os
@@ -40,6 +41,7 @@ _WARM = [
 _JOB_CAP = 256 << 20
 _GRACE = 0.25  # seconds for a process that hung up to end by itself, so that its own signal is seen
 _PATIENCE = 20.0  # seconds to wait for a process to be had
+_LIBC = ctypes.PyDLL(None, use_errno=True)  # calls keep Python's lock, which the child must hold
 LOST = 97  # exit code of a process that could not be locked in
 
 
@@ -66,11 +68,12 @@ def settle() -> None:
 def spawn(cell: confine.Cell, limits: dict[str, float], body: Callable[[], NoReturn], kept: Sequence[int],
           streams: tuple[int, int, int] | None = None) -> int:  # fmt: skip
     """Forks a locked-in process that runs `body`; returns its number."""
+    plan = confine.plan(cell, limits, kept)
     pid = _fork()
     if pid:
         return pid
     try:
-        confine.lock_in(cell, limits, kept, streams)
+        confine.lock_in(plan, streams)
         random.seed(0)
     except BaseException:  # noqa: BLE001 - never runs a program that is not locked in
         os._exit(LOST)
@@ -81,15 +84,17 @@ def spawn(cell: confine.Cell, limits: dict[str, float], body: Callable[[], NoRet
 
 
 def _fork() -> int:
-    """`os.fork`, with patience where others hold every process or all memory for a moment."""
+    """The child's number, 0 in the child; waits where others hold every process or all memory for a moment.
+
+    This process has one thread, which holds no lock but Python's own, so a child needs none of what `os.fork` renews
+    in it (locks, lists of threads, random numbers). That would copy some 200 pages, most of what a fork costs.
+    """
     end = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return os.fork()
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.05)
+    while (pid := int(_LIBC.fork())) < 0:
+        if time.monotonic() > end:
+            raise OSError(ctypes.get_errno(), "fork")
+        time.sleep(0.05)
+    return pid
 
 
 def reap(pid: int, grace: float) -> dict[str, Any]:
