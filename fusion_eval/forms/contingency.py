@@ -21,12 +21,18 @@ if TYPE_CHECKING:
     from torchmetrics import Metric
 
 _MOST_CELLS = 4_096
+_ADJUSTED = "ExactAdjustedMutualInfo"
+_STEP = 1e-3
 
 
 def contingency_form(metric: Metric, name: str, preds: NDArray[Any], target: NDArray[Any]) -> ItemMetric | None:
     """The form of a metric of labels (N,) and (N,), or None where none is known or there are many labels."""
-    value_of = _FORMS.get(type(metric).__name__)
-    if value_of is None or preds.ndim != 1 or getattr(metric, "average_method", "arithmetic") != "arithmetic":
+    kind = type(metric).__name__
+    if (
+        kind not in (*_FORMS, _ADJUSTED)
+        or preds.ndim != 1
+        or getattr(metric, "average_method", "arithmetic") != "arithmetic"
+    ):
         return None
     rows, columns = (np.unique(labels, return_inverse=True)[1].reshape(-1) for labels in (preds, target))
     shape = (int(rows.max()) + 1, int(columns.max()) + 1)
@@ -35,6 +41,8 @@ def contingency_form(metric: Metric, name: str, preds: NDArray[Any], target: NDA
     cells = rows * shape[1] + columns
     table = sparse.csr_matrix((np.ones(len(cells)), (np.arange(len(cells)), cells)), (len(cells), shape[0] * shape[1]))
     corrected = bool(getattr(metric, "bias_correction", False))
+    whole = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
+    value_of = _adjusted_mutual(whole) if kind == _ADJUSTED else _FORMS[kind]
 
     def of_sums(sums: Floats) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -69,6 +77,31 @@ def _v_measure(table: Floats, corrected: bool) -> Floats:
     mutual, rows, columns = _entropies(table)
     one, two = _share(mutual, columns), _share(mutual, rows)
     return np.where(one + two > 0, 2 * one * two / np.where(one + two > 0, one + two, 1.0), 0.0)
+
+
+def _adjusted_mutual(whole: Floats) -> Callable[[Floats, bool], Floats]:
+    """Adjusted mutual information of tables like this one: the expectation is taken linear in the margins' shares.
+
+    It changes little from resample to resample, by less than the reciprocal of the number of items.
+    """
+    from fusion_eval.task.metric.mutual import expected_mutual_information
+
+    margins, count = (whole.sum(axis=1), whole.sum(axis=0)), float(whole.sum())
+    expected = expected_mutual_information(*margins, count)
+    slopes = []
+    for side, sums in enumerate(margins):
+        moved = [sums + _STEP * (np.arange(len(sums)) == i) for i in range(len(sums))]
+        pairs = [(each, margins[1]) if side == 0 else (margins[0], each) for each in moved]
+        slopes.append(np.array([(expected_mutual_information(*pair, count) - expected) / _STEP for pair in pairs]))
+
+    def value_of(table: Floats, corrected: bool) -> Floats:
+        mutual, rows, columns = _entropies(table)
+        total = table.sum(axis=(1, 2))[:, None]
+        shifts = [table.sum(axis=2 - side) / total * count - sums for side, sums in enumerate(margins)]
+        chance = expected + shifts[0] @ slopes[0] + shifts[1] @ slopes[1]
+        return _share(mutual - chance, (rows + columns) / 2 - chance)
+
+    return value_of
 
 
 def _pairs(counts: Floats, axes: tuple[int, ...]) -> Floats:

@@ -22,7 +22,7 @@ CLUSTERING_BATTERY = OfferedBattery(
     {
         "adjusted_rand": Offer(_cluster("AdjustedRandScore")),
         "normalized_mutual_info": Offer(_cluster("NormalizedMutualInfoScore")),
-        "adjusted_mutual_info": Offer(_cluster("AdjustedMutualInfoScore")),
+        "adjusted_mutual_info": Offer(metric_of("fusion_eval.task.metric.mutual:ExactAdjustedMutualInfo")),
         "homogeneity": Offer(_cluster("HomogeneityScore")),
         "completeness": Offer(_cluster("CompletenessScore")),
         "v_measure": Offer(_cluster("VMeasureScore")),

@@ -111,16 +111,25 @@ def test_text_metrics_have_forms() -> None:
         assert form.of_weights(half)[0] == pytest.approx(part[name], abs=1e-5)
 
 
-def test_average_precision_of_boxes_follows_the_images() -> None:
+OF_ALL = ("map", "map_50", "map_75", "mar_1", "mar_10", "mar_100")
+OF_SIZES = tuple(f"{kind}_{size}" for kind in ("map", "mar") for size in ("small", "medium", "large"))
+
+
+@pytest.mark.parametrize("crowds", [False, True])
+def test_average_precision_of_boxes_follows_the_images(crowds: bool) -> None:
     pytest.importorskip("pycocotools")
     truth, output = [], []
+    sides = torch.tensor([10.0, 31.0, 33.0, 60.0, 95.0, 97.0, 150.0])[:, None]
     for i in range(12):
-        corners = noise(i, (3, 2), 20).abs()
-        boxes = torch.cat([corners, corners + 10 + noise(100 + i, (3, 2), 4).abs()], 1)
-        truth.append({"boxes": boxes, "labels": torch.arange(3) % 2})
-        moved = torch.cat([boxes + noise(200 + i, (3, 4), 1.5), boxes[:1] + 40])
-        scores = noise(300 + i, (4,)).sigmoid()
-        output.append({"boxes": moved, "scores": scores, "labels": torch.tensor([0, 1, 0, i % 2])})
+        corners = noise(i, (7, 2), 20).abs()
+        boxes = torch.cat([corners, corners + sides + noise(100 + i, (7, 2), 3).abs()], 1)
+        truth.append({"boxes": boxes, "labels": torch.arange(7) % 2})
+        if crowds:
+            truth[-1]["iscrowd"] = (torch.arange(7) == i % 7).long()
+            truth[-1]["area"] = torch.where(torch.arange(7) % 3 == 0, 900.0, 0.0)
+        moved = torch.cat([boxes + noise(200 + i, (7, 4), 1.5), boxes[:3] + 40, boxes[i % 7 :][:1] + 1])
+        scores = noise(300 + i, (len(moved),)).sigmoid()
+        output.append({"boxes": moved, "scores": scores, "labels": (torch.arange(len(moved)) + (i % 5 == 0)) % 2})
 
     def values(index: list[int]) -> tuple[Any, Any]:
         data = [(list(range(len(index))), [truth[i] for i in index])]
@@ -131,7 +140,7 @@ def test_average_precision_of_boxes_follows_the_images() -> None:
     index = np.random.default_rng(0).integers(0, 12, 12)
     _, again = values(index.tolist())
     weights = np.bincount(index, minlength=12).astype(np.float64)[None]
-    for name in ("map", "map_50", "map_75", "mar_1", "mar_10", "mar_100"):
+    for name in OF_ALL + OF_SIZES:
         form = item_form(Subject(name, step.battery["map"], "map", rows, step.task, found[name], True))
         assert isinstance(form, ItemMetric)
         assert form.value == pytest.approx(found[name], abs=1e-6)

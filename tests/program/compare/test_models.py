@@ -292,7 +292,7 @@ def test_clusters_come_as_an_argument_or_in_the_batches() -> None:
         three(clusters=[0, 1])
 
 
-def test_a_metric_without_a_form_by_items_is_reported_but_not_tested() -> None:
+def test_boxes_are_compared_by_images() -> None:
     truth = [
         {"boxes": torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 40]]), "labels": torch.tensor([0, 1])} for _ in range(8)
     ]
@@ -309,10 +309,19 @@ def test_a_metric_without_a_form_by_items_is_reported_but_not_tested() -> None:
     assert found.comparison("iou", "fine", "rough").verdict == "better"
     assert found.comparison("map", "fine", "rough").verdict == "better"
     assert found.comparison("mar_100", "fine", "rough").verdict == "better"
-    assert found.comparison("mar_small", "fine", "rough") is None
-    assert float(found.data["mar_small"][0, 0]) > float(found.data["mar_small"][1, 0])
-    assert any(text.startswith("mar_small: one value per method") for text in found.warnings)
-    assert "mar_small" in set(found.summary()["metric"])
+    assert found.comparison("mar_small", "fine", "rough").verdict == "better"
+
+
+def test_a_metric_without_a_form_by_items_is_reported_but_not_tested() -> None:
+    from torchmetrics.wrappers import BootStrapper
+
+    torch.manual_seed(0)
+    several = BootStrapper(MulticlassAccuracy(3), num_bootstraps=3)
+    one = {name: Table(noise(seed, (60, 3))) for seed, name in enumerate("ab")}
+    found = three(methods=one, metrics={"accuracy": MulticlassAccuracy(3), "several": several})
+    assert {c.metric for c in found.comparisons} == {"accuracy"}
+    assert any(text.startswith("mean: one value per method") for text in found.warnings)
+    assert "mean" in set(found.summary()["metric"])
     for text in (found.to_markdown(), found.to_latex(), found.to_html()):
         assert "none: no form by items" in text
 
