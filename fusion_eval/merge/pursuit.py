@@ -13,7 +13,8 @@ _BLOCK_BYTES: Final = 64 << 20
 def matching_pursuit(atoms: Tensor, targets: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """For each target the atoms that explain it best, found one after another, and their least-squares coefficients.
 
-    Orthogonal matching pursuit; for embeddings of new tokens, arXiv:2506.06607. In float64.
+    Orthogonal matching pursuit; for embeddings of new tokens, arXiv:2506.06607. The next atom is the one of the largest
+    inner product with what is left, long ones being preferred as there. In float64.
 
     Args:
         atoms: (n, d).
@@ -40,7 +41,7 @@ def _pursued(atoms: Tensor, targets: Tensor, count: int) -> tuple[Tensor, Tensor
     taken = torch.zeros(len(targets), len(atoms), dtype=torch.bool)
     rest = targets.clone()
     for step in range(count):
-        places[:, step] = (rest @ units.T).abs().masked_fill(taken, -1).argmax(1)
+        places[:, step] = (rest @ atoms.T).abs().masked_fill(taken, -1).argmax(1)
         taken[rows, places[:, step]] = True
         fresh = units[places[:, step]]
         for _ in range(2):  # twice is enough for orthogonality

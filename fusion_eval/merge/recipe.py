@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from fusion_eval.merge.approximation import Approximation
 from fusion_eval.merge.recipe_contract import CONTRACTS, Contract
 
 Scalar = float | bool
@@ -139,15 +140,15 @@ class TokenizerChoice:
         tokens: embeddings of single tokens; unknown tokens are added to the vocabulary.
         multiple: the number of rows of embeddings is made a multiple of this.
         where: the line.
-        approximate: of how many tokens' rows the row of a token that a model lacks is made, by how another model
-            makes its own of them; None: it is taken from other models as it is.
+        approximate: how the row of a token that a model lacks is made of its own rows; None: it is taken from other
+            models as it is.
     """
 
     source: ModelReference
     tokens: Mapping[str, TokenSource] = field(default_factory=dict)
     multiple: int | None = None
     where: str = ""
-    approximate: int | None = None
+    approximate: Approximation | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fusion_eval.errors import did_you_mean
+from fusion_eval.merge.approximation import METHODS, PIECES, SCHEMES, Approximation
 from fusion_eval.merge.recipe import Entry, ModelReference, Scalar, Setting, Settings, TokenizerChoice, TokenSource
 from fusion_eval.merge.recipe_contract import Contract, Option, is_known
 from fusion_eval.merge.recipe_yaml import NUMBER, Item, Source
@@ -157,8 +158,32 @@ def tokenizer_choice(source: Source, document: Item, entries: Mapping[str, Item]
         known = list(whole.value) if isinstance(whole.value, dict) else []
         for token, each in source.keys(whole, known, "tokenizer.tokens").items():
             tokens[token] = _token(source, each, token)
-    multiple, approximate = (_positive(source, inner, key) for key in ("pad_to_multiple_of", "approximate"))
-    return TokenizerChoice(chosen, tokens, multiple, source.where(long.line), approximate)
+    multiple = _positive(source, inner, "pad_to_multiple_of")
+    return TokenizerChoice(chosen, tokens, multiple, source.where(long.line), _approximation(source, inner))
+
+
+def _approximation(source: Source, inner: Mapping[str, Item]) -> Approximation | None:
+    """A number of rows, or a mapping with the options of mergekit-tokensurgeon."""
+    item = inner.get("approximate")
+    if item is None or item.value is None:
+        return None
+    if not isinstance(item.value, dict):
+        count = _positive(source, inner, "approximate")
+        return None if count is None else Approximation(count=count)
+    what = "tokenizer.approximate"
+    entries = source.keys(item, ("method", "k", "weight_scheme", "cosine_similarity", "subword_method"), what)
+    words = {"method": METHODS, "weight_scheme": SCHEMES, "subword_method": PIECES}
+    said = {key: source.choice(entries[key], words[key], f"{what}.{key}") for key in words if key in entries}
+    cosine = _flag(entries["cosine_similarity"].value) if "cosine_similarity" in entries else False
+    if cosine is None:
+        source.fault(entries["cosine_similarity"], f"{what}.cosine_similarity", "true or false")
+    return Approximation(
+        said.get("method", "omp"),
+        _positive(source, entries, "k") or 64,
+        said.get("weight_scheme", "distance_proportional"),
+        bool(cosine),
+        said.get("subword_method", "mean"),
+    )
 
 
 def _positive(source: Source, inner: Mapping[str, Item], key: str) -> int | None:

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from fusion_eval.errors import ConfigError, Fault, did_you_mean, listed
+from fusion_eval.merge.approximation import BY_DONOR
 from fusion_eval.merge.checkpoint import Checkpoint
 from fusion_eval.merge.group import working
 from fusion_eval.merge.layers import layer_of
-from fusion_eval.merge.pursuit import matching_pursuit
 from fusion_eval.merge.recipe import ModelReference, Recipe, TokenizerChoice, TokenSource
 from fusion_eval.merge.recipe_material import Material
 from fusion_eval.merge.stack import INPUT_SIDE
 from fusion_eval.merge.tokenizer import Tokenizer, union, with_tokens
+from fusion_eval.merge.transplant import Splitter, combinations, drawn, pieced
 from fusion_eval.merge.views import Composed, Part
 from fusion_eval.merge.vocabulary import MISSING, Permuted
 
@@ -230,7 +231,8 @@ class _Aligner:
         padding = [index for index, number in enumerate(absent) if number >= self.size]
         present = order[order != MISSING]
 
-        names = {number: token for token, number in self.target.ids.items()}
+        said = {token for token, source in self.choice.tokens.items() if source.kind}
+        names = {number: token for token, number in self.target.ids.items() if token not in said}
         tokens = [names.get(number) for number in absent]
 
         def fill(name: str) -> Tensor:
@@ -261,11 +263,13 @@ class _Aligner:
         return working(self.checkpoints[ref].read(name)).movedim(self.axes[ref][name], 0)
 
     def _approximate(self, ref: ModelReference, name: str, tokens: Sequence[str | None], entries: Tensor) -> None:
-        """Make the entries of tokens that another model has of the model's own rows, as that one's are of its own.
-
-        Training-free tokenizer transplantation via orthogonal matching pursuit, arXiv:2506.06607.
-        """
-        assert self.choice.approximate is not None
+        """Make the entries of tokens of the model's own rows."""
+        how = self.choice.approximate
+        assert how is not None
+        if how.method not in BY_DONOR:
+            places = [index for index, token in enumerate(tokens) if token is not None]
+            entries[places] = self._alone(ref, name, [str(tokens[i]) for i in places], entries[places])
+            return
         for donor in self.models:
             places = [i for i, token in enumerate(tokens) if token is not None and self.own(donor, token) != MISSING]
             if donor == ref or not places or not self.axes[donor]:
@@ -275,11 +279,26 @@ class _Aligner:
             atoms, mine = ([self.own(each, token) for token in shared] for each in (donor, ref))
             targets = [self.own(donor, str(tokens[i])) for i in places]
             flat = theirs.reshape(len(theirs), -1)
-            chosen, numbers = matching_pursuit(flat[atoms], flat[targets], self.choice.approximate)
+            chosen, numbers = combinations(flat[atoms], flat[targets], how)
             rows = self._table(ref, name)[mine]
             found = torch.einsum("tk,tk...->t...", numbers, rows[chosen].double())
             entries[places] = found.to(entries.dtype)
             tokens = [None if i in set(places) else token for i, token in enumerate(tokens)]
+
+    def _alone(self, ref: ModelReference, name: str, tokens: Sequence[str], usual: Tensor) -> Tensor:
+        """Entries of tokens without a look at other models; a token without pieces of its own keeps the usual one."""
+        how, table = self.choice.approximate, self._table(ref, name)
+        assert how is not None
+        if how.method != "subword":
+            rows = drawn(table.reshape(len(table), -1), len(tokens), how.method, f"{ref}/{name}")
+            return rows.to(usual.dtype).reshape(usual.shape)
+        splitter, head = Splitter(self.target, _tokenizer(self.models[ref])), re.search(INPUT_SIDE, name) is None
+        found = usual.clone()
+        for index, token in enumerate(tokens):
+            pieces = [number for number in splitter.pieces(self.target.ids[token]) if number < self.rows[ref]]
+            if pieces:
+                found[index] = pieced(table, pieces, how.pieces, head).to(usual.dtype)
+        return found
 
     def _entries(self, ref: ModelReference, name: str, wanted: Sequence[Row]) -> Tensor:
         """Float32 entries for tokens, along the first axis; a model without this tensor does not count."""

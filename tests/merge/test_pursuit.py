@@ -46,3 +46,9 @@ def test_nothing_to_do() -> None:
     assert matching_pursuit(torch.zeros(0, 3), torch.zeros(2, 3), 4)[0].shape == (2, 0)
     assert matching_pursuit(torch.ones(4, 3), torch.zeros(0, 3), 2)[1].shape == (0, 2)
     assert torch.isfinite(matching_pursuit(torch.ones(4, 3), torch.ones(2, 3), 3)[1]).all()
+
+
+def test_the_next_atom_is_the_one_of_the_largest_inner_product() -> None:
+    places, numbers = matching_pursuit(torch.tensor([[1.0, 0.0], [5.0, 4.0]]), torch.tensor([[1.0, 0.0]]), 1)
+    assert places.tolist() == [[1]]
+    assert abs(float(numbers) - 5 / 41) < 1e-12

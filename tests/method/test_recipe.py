@@ -420,3 +420,36 @@ def test_known_chat_templates_say_what_their_models_were_trained_on(name, wanted
         messages=messages, add_generation_prompt=True, bos_token="<s>", eos_token="</s>"
     )
     assert said == wanted
+
+
+@pytest.mark.parametrize("way", ["common_interpolation", "subword", "mean", "zero", "randn", "john_hewitt"])
+def test_every_way_to_make_rows_of_new_tokens(place, way):
+    write_tokenizer(write_model(place / "own", "a"), ["<x0>"], 128)
+    said = {"tokens": {"<im_end>": {"source": {"kind": "zero"}}}}
+    recipe = {"merge_method": "passthrough", "models": [{"model": "own"}], "dtype": "float32"}
+    choice = {"source": "wide", **said, "approximate": {"method": way, "k": 8}}
+    result, _ = merged(place, {**recipe, "tokenizer": choice})
+    again, _ = merged(place, {**recipe, "tokenizer": choice})
+    own, ids = open_checkpoint(place / "own"), {name: read_tokenizer(place / name).ids for name in ("wide", "own")}
+    new = [number for token, number in ids["wide"].items() if token not in ids["own"]]
+    assert result.key() == again.key()
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        made = result[name]
+        assert torch.equal(made, again[name])
+        assert torch.equal(made[ids["wide"]["g"]], own[name][ids["own"]["g"]])
+        assert not made[ids["wide"]["<im_end>"]].any()
+        if way == "subword":
+            pieces = own[name][[ids["own"]["g"], ids["own"]["t"]]].mean(0)
+            torch.testing.assert_close(made[ids["wide"]["gt"]], pieces)
+        assert bool(made[new].any()) == (way != "zero")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [("{method: opm}", "Did you mean 'omp'"), ("{k: 0}", "k is 0"), ("{cosine_similarity: 3}", "true or false")],
+)
+def test_ways_that_are_none(place, said, told):
+    text = f"merge_method: passthrough\nmodels: [a]\ntokenizer: {{source: wide, approximate: {said}}}\n"
+    method, _ = written(place, text)
+    with pytest.raises(ConfigError, match=told):
+        method.recipe(0)
