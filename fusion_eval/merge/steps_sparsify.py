@@ -36,6 +36,16 @@ def trim_rows(delta: Tensor, density: float) -> Tensor:
     return (rows * (magnitudes >= cut)).reshape(delta.shape)
 
 
+def trim_groups(delta: Tensor, keep: int, of: int) -> Tensor:
+    """The `keep` largest magnitudes of every `of` neighbours in a row (N:M sparsity, arXiv:2104.08378)."""
+    rows = delta.reshape(delta.shape[0], -1)
+    width = rows.shape[1]
+    padded = torch.nn.functional.pad(rows.abs(), (0, -width % of), value=-1.0)
+    groups = padded.reshape(len(rows), -1, of)
+    kept = torch.zeros_like(groups).scatter_(2, groups.topk(min(keep, of), 2).indices, 1.0)
+    return (rows * kept.reshape(len(rows), -1)[:, :width]).reshape(delta.shape)
+
+
 def band(delta: Tensor, low: float, high: float) -> Tensor:
     """Entries of magnitude from `low` to `high` (Model Breadcrumbs, arXiv:2312.06795)."""
     return trim(delta, low).sub_(hardshrink(delta, high))

@@ -209,3 +209,19 @@ def outside_of(previous: Tensor, delta: Tensor, alpha: float) -> Tensor:
         rank = int((S.cumsum(0) / S.sum() > alpha).to(torch.uint8).argmax())
         removed[:rank, :rank] = inside[:rank, :rank]
     return delta - U @ removed @ V
+
+
+def on_directions_of(origin: Tensor, delta: Tensor, rank: int | None, part: str) -> Tensor:
+    """U U^T delta V^T V over the origin's first singular directions, or over the others (from SMILE, arXiv:2408.10174).
+
+    Args:
+        origin: whose directions.
+        delta: what is projected.
+        rank: how many come first; None: as many as hold half of the singular values' sum.
+        part: `low` for the first ones, `high` for the others.
+    """
+    U, S, V = svd(origin)
+    if rank is None:
+        rank = int((S.cumsum(0) < S.sum() / 2).sum()) + 1
+    U, V = (U[:, :rank], V[:rank]) if part == "low" else (U[:, rank:], V[rank:])
+    return U @ (U.mT @ delta.double() @ V.mT) @ V

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from fusion_eval.errors import ConfigError, MethodError
 from fusion_eval.method.awd import Awd
 from fusion_eval.method.cart import Cart
 from fusion_eval.method.consensus import ConsensusTies
@@ -21,11 +22,22 @@ from fusion_eval.method.model_recombination import ModelRecombination
 from fusion_eval.method.pcb import Pcb
 from fusion_eval.method.pipeline import Pipeline
 from fusion_eval.method.sce import Sce
-from fusion_eval.method.step import CalibrateSpectrum, DepthScale, Elect, Scale, TaskSingularVectors, Trim
+from fusion_eval.method.singular_projection import SingularProjection
+from fusion_eval.method.step import (
+    CalibrateSpectrum,
+    DepthScale,
+    Elect,
+    ProjectOnOrigin,
+    Scale,
+    Sum,
+    TaskSingularVectors,
+    Trim,
+)
 from fusion_eval.method.task_arithmetic import TaskArithmetic
 from fusion_eval.method.ties import Ties
 from fusion_eval.method.tsv_c import TsvC
 from fusion_eval.method.tsv_m import TsvM
+from fusion_eval.method.weight_pruning import WeightPruning
 from tests.method.conftest import StatePool, pool_of
 
 MERGE_ALL = {"statistics": "merge"}
@@ -240,6 +252,46 @@ def test_pruning_by_rows(rescale):
         kept = torch.stack([top(row, 0.5) for row in rows]).reshape(delta.shape)
         factor = delta.abs().sum() / kept.abs().sum() if rescale == "norm" else 1.0
         torch.testing.assert_close(merged[name].double(), pool.base[name] + factor * kept, rtol=1e-5, atol=1e-6)
+
+
+def test_groups_of_a_row_that_do_not_come_out_even():
+    pool = pool_of(1)
+    state = pool.experts["task0"]
+    merged = WeightPruning(groups=[1, 4]).apply(pool)
+    for name in (MATRIX, "layers.0.conv.weight"):
+        rows = state[name].reshape(len(state[name]), -1)
+        kept = torch.cat([top_of_each(group) for group in rows.split(4, 1)], 1)
+        assert torch.equal(merged[name], kept.reshape(state[name].shape))
+    assert torch.equal(merged["layers.0.linear.bias"], state["layers.0.linear.bias"])
+    assert torch.equal(WeightPruning(tensors={"tables": "embed"}).apply(pool)["embed.weight"], state["embed.weight"])
+
+
+def top_of_each(rows):
+    return rows * (rows.abs() == rows.abs().max(1, keepdim=True).values)
+
+
+@pytest.mark.parametrize("groups", [[2], [0, 4], [5, 4], [1.5, 4], ["2", 4]])
+def test_groups_that_are_none_are_refused(groups):
+    with pytest.raises(ConfigError, match="groups"):
+        WeightPruning(groups=groups)
+
+
+@pytest.mark.parametrize("rank", [2, None])
+def test_the_parts_of_a_projection_are_disjoint(rank):
+    pool = pool_of(2)
+    base = pool.base[MATRIX].double()
+    U, S, V = torch.linalg.svd(base, full_matrices=False)
+    first = int((S.cumsum(0) < S.sum() / 2).sum()) + 1 if rank is None else rank
+    total = sum(state[MATRIX].double() - base for state in pool.experts.values())
+    for part, chosen in (("low", slice(0, first)), ("high", slice(first, None))):
+        left, right = U[:, chosen] @ U[:, chosen].T, V[chosen].T @ V[chosen]
+        got = SingularProjection(rank, part, 0.5).apply(pool)[MATRIX].double()
+        torch.testing.assert_close(got, base + 0.5 * left @ total @ right, rtol=1e-6, atol=1e-6)
+
+
+def test_a_projection_needs_something_to_start_from():
+    with pytest.raises(MethodError, match=r"method\.origin"):
+        Pipeline([ProjectOnOrigin(2), Sum()], origin="none").apply(pool_of(2))[MATRIX]
 
 
 def test_kernels_are_averaged_flattened_or_taken_as_stacks_of_matrices():

@@ -57,6 +57,7 @@ PROOFS = {
     "saved_tasks": ("tests.merge.test_per_task", "test_a_saved_merge_is_read_to_the_same_bits"),
     "sce": (CLOSED, "test_sce_with_the_papers_weights"),
     "simple_average": (FUSION_BENCH, "simple_average"),
+    "singular_projection": (FUSION_BENCH, "singular_projection_low"),
     "slerp": (FUSION_BENCH, "slerp_t0.2"),
     "smile_upscaling": (FUSION_BENCH, "test_networks"),
     "svc_ta": (FUSION_BENCH, "svc_task_arithmetic"),
@@ -70,6 +71,7 @@ PROOFS = {
     "tsv_c": (CLOSED, "test_tsv_c_keeps_the_first_directions_of_each_task"),
     "tsv_m": (FUSION_BENCH, "tsvm"),
     "wudi": (FUSION_BENCH, "wudi_50"),
+    "weight_pruning": (FUSION_BENCH, "test_weights_are_pruned_by_rows"),
     "weighted_average": (FUSION_BENCH, "weighted_average_norm"),
 }
 """{option: (module of tests, a test or a case of its table)}."""

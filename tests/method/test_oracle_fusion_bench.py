@@ -32,6 +32,7 @@ from fusion_eval.method.model_stock import ModelStock
 from fusion_eval.method.opcm import Opcm
 from fusion_eval.method.pipeline import Pipeline
 from fusion_eval.method.simple_average import SimpleAverage
+from fusion_eval.method.singular_projection import SingularProjection
 from fusion_eval.method.slerp import Slerp
 from fusion_eval.method.smile_upscaling import SmileUpscaling
 from fusion_eval.method.step import LowRank, Sum
@@ -41,6 +42,7 @@ from fusion_eval.method.task_arithmetic import TaskArithmetic
 from fusion_eval.method.ties import Ties
 from fusion_eval.method.trust_region import TrustRegionTaskArithmetic
 from fusion_eval.method.tsv_m import TsvM
+from fusion_eval.method.weight_pruning import WeightPruning
 from fusion_eval.method.weighted_average import WeightedAverage
 from fusion_eval.method.wudi import Wudi
 from tests.method.conftest import StatePool
@@ -132,6 +134,7 @@ CASES = [
     ("doge_ta", DogeTa(density=(int(0.3 * ENCODER_NUMEL) + 1.5) / ENCODER_NUMEL, tensors=ENCODER), 4, 1e-12),
     ("opcm", Opcm(0.5, tensors=NO_TABLE), 4, 1e-10),
     ("dop_20", Dop(steps=20, tensors=NO_TABLE), 4, 1e-12),
+    ("singular_projection_low", SingularProjection(4, tensors=NO_TABLE), 1, 1e-6),
     ("magnitude_diff_prune", MagnitudePruning(scope="row", tensors={"include": LINEAR}), 1, 1e-6),
 ]
 SAME_AS = {"tsvm_single_task_models@merged": "tsvm", "tsvm_2": "tsvm"}  # what is recorded once
@@ -145,6 +148,9 @@ COVERED = {
     "tsvm_rank_reduction": "test_rank_reduction_without_orthogonal_vectors",
     "layer_wise_merge": "test_weights_by_tensor_and_expert",
     "knots_subspace_alignment": "test_alignment_gives_the_task_vectors_back",
+    "tsvm_lossless_eigen": "test_all_directions_by_eigenvalues_are_a_thousandth_off",
+    "unstructured_magnitude_prune": "test_weights_are_pruned_by_rows",
+    "semistructured_2_4_prune": "test_weights_are_pruned_by_rows",
     "magnitude_diff_prune_default": "test_pruning_rescaled_by_false_is_the_base",
     "dare_task_arithmetic": "test_dare_with_its_masks",
     "dare_task_arithmetic_linear_only": "test_dare_with_its_masks",
@@ -157,19 +163,14 @@ COVERED = {
     "ensemble_max": "test_networks",
 }
 DATA = "needs data, gradients or labels: not a merge of weights alone"
-PRUNING = "prunes one model's weights, merges nothing"
 LEFT_OUT = {
-    "tsvm_lossless_eigen": "(U^T U)^(-1/2) of 64 vectors in 16 dimensions: a singular matrix, inverted up to 1e-3",
-    "svc_iso_c": "all singular values are equal, so the directions that it calibrates are arbitrary",
-    "singular_projection_low": "an analysis: the change within the base's own first singular vectors",
+    "svc_iso_c": "all singular values are equal, so its directions are arbitrary, not their signs alone",
     "adamerging_layer_wise_5": DATA,
     "adamerging_task_wise_5": DATA,
     "regmean_0.9": DATA,
     "fisher_norm": DATA,
     "fisher_raw": DATA,
     "wemoe_gate0": DATA,
-    "unstructured_magnitude_prune": PRUNING,
-    "semistructured_2_4_prune": PRUNING,
 }
 
 
@@ -232,6 +233,22 @@ def test_rank_reduction_without_orthogonal_vectors(oracle):
     for name, base in pool.base.items():
         if base.dim() == 2:
             torch.testing.assert_close(merged[name], wanted[name].double(), rtol=0, atol=1e-6)
+
+
+def test_all_directions_by_eigenvalues_are_a_thousandth_off(oracle):
+    """Its (U^T U)^(-1/2) of 64 vectors in 16 dimensions inverts rounding; right is what its decomposition gives."""
+    merged = TsvM(rank=1.0).apply(oracle.pool())
+    assert 1e-4 < largest_error(merged, oracle.state("merged|tsvm_lossless_eigen")) < 1e-3
+    assert largest_error(merged, oracle.state("merged|tsvm_lossless")) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("case", "groups"), [("unstructured_magnitude_prune", None), ("semistructured_2_4_prune", [2, 4])]
+)
+def test_weights_are_pruned_by_rows(oracle, case, groups):
+    base = oracle.state("input|base")
+    merged = WeightPruning(0.5, groups).apply(StatePool(None, {"model": base}))
+    assert largest_error(merged, oracle.state(f"merged|{case}")) < 1e-6
 
 
 def test_weights_by_tensor_and_expert(oracle):

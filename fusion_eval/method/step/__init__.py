@@ -15,6 +15,7 @@ from fusion_eval.method.step.combine import (
     Unify,
 )
 from fusion_eval.method.step.merged import Consensus, DepthScale, Extrapolate, MatchNorm, Scale
+from fusion_eval.method.step.prune import Prune
 from fusion_eval.method.step.sparsify import Drop, DropByRank, MaskOutliers, SelectVariance, Trim, TrustRegion
 from fusion_eval.method.step.spectral import (
     Align,
@@ -27,6 +28,7 @@ from fusion_eval.method.step.spectral import (
     MergeInTurn,
     ModifiedTaskVectors,
     ProjectInTurn,
+    ProjectOnOrigin,
     TaskSingularVectors,
 )
 from fusion_eval.method.step.sphere import Karcher, MultiSlerp, NuSlerp, NuSlerpRows, Slerp, Stock, StockRows
@@ -59,6 +61,8 @@ __all__ = [
     "NuSlerp",
     "NuSlerpRows",
     "ProjectInTurn",
+    "ProjectOnOrigin",
+    "Prune",
     "Ram",
     "Recombine",
     "Scale",

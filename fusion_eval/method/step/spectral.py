@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fusion_eval.errors import Fault, MethodError
 from fusion_eval.merge import steps_descent as descent
 from fusion_eval.merge import steps_spectral as rules
 from fusion_eval.merge.setting import Range, Setting
@@ -121,6 +122,37 @@ class LowRank(Step):
             return state
         ranks = [rules.rank_of(d, state.value(self.rank, index)) for index, d in enumerate(state.deltas)]
         return state.with_deltas([rules.low_rank(d, rank) for d, rank in zip(state.deltas, ranks, strict=True)])
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectOnOrigin(Step):
+    """Task vectors within the singular directions of the weights they start from (from SMILE, arXiv:2408.10174).
+
+    Args:
+        rank: how many directions come first; None: as many as hold half of the singular values' sum.
+        part: `low` for the first directions, `high` for the others.
+    """
+
+    phase: ClassVar[str] = DELTAS
+    reach: ClassVar[int] = WHOLE
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"part": ("low", "high")}
+
+    rank: int | None = None
+    part: str = "low"
+
+    @property
+    def settings(self) -> Mapping[str, Range]:  # type: ignore[override]
+        """The rank, where it is given."""
+        return {} if self.rank is None else {"rank": Range(0)}
+
+    def __call__(self, state: State) -> State:
+        if not is_matrix(state):
+            return state
+        if state.origin is None:
+            fault = Fault("method.origin", "none: task vectors that start from nothing", "base or average")
+            raise MethodError(fault)
+        origin, rank = state.origin, None if self.rank is None else int(self.rank)
+        return state.with_deltas([rules.on_directions_of(origin, d, rank, self.part) for d in state.deltas])
 
 
 @dataclass(frozen=True, slots=True)
