@@ -206,9 +206,9 @@ def _of_probabilities(subject: Subject) -> Form | None:
         return mean_auroc(subject.name, probs.numpy(), (target == 1).numpy())
     if kind == "BinaryAveragePrecision" and probs.ndim == 1:
         return mean_average_precision(subject.name, probs[:, None].double().numpy(), (target == 1)[:, None].numpy())
-    if kind == "MultilabelAveragePrecision" and metric.average == "macro":
+    if kind in ("MultilabelAveragePrecision", "PresentLabelPrecision") and metric.average == "macro":
         return mean_average_precision(subject.name, probs.double().numpy(), (target == 1).numpy())
-    if kind == "MulticlassAveragePrecision" and metric.average == "macro":
+    if kind in ("MulticlassAveragePrecision", "PresentClassPrecision") and metric.average == "macro":
         truth = (target[:, None] == torch.arange(probs.shape[1])).numpy()
         return mean_average_precision(subject.name, probs.double().numpy(), truth)
     if kind == "BinaryCalibrationError" and metric.norm == "l1" and probs.ndim == 1:

@@ -48,7 +48,9 @@ MULTILABEL_BATTERY = OfferedBattery(
         "precision": Offer(_multilabel("Precision", average="macro")),
         "recall": Offer(_multilabel("Recall", average="macro")),
         "auroc": Offer(metric_of(f"{_OWN}.auroc:PresentLabelAUROC", classes="num_labels", ignores=True)),
-        "average_precision": Offer(_multilabel("AveragePrecision", average="macro")),
+        "average_precision": Offer(
+            metric_of(f"{_OWN}.precision:PresentLabelPrecision", classes="num_labels", ignores=True)
+        ),
         "exact_match": Offer(_multilabel("ExactMatch")),
         "hamming": Offer(_multilabel("HammingDistance", average="macro")),
         "f1_micro": Offer(_multilabel("F1Score", average="micro"), default=False),

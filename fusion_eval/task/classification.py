@@ -39,7 +39,9 @@ BATTERY = OfferedBattery(
         "balanced_accuracy": _more("Accuracy", average="macro"),
         "top3_accuracy": _more("Accuracy", average="micro", top_k=3),
         "top5_accuracy": _more("Accuracy", average="micro", top_k=5),
-        "average_precision": _more("AveragePrecision", average="macro"),
+        "average_precision": Offer(
+            metric_of(f"{_OWN}.precision:PresentClassPrecision", classes="num_classes", ignores=True), default=False
+        ),
         "mcc": _more("MatthewsCorrCoef"),
         "kappa": _more("CohenKappa"),
         "iou": _more("JaccardIndex", average="macro"),

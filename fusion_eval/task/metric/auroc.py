@@ -8,7 +8,7 @@ out and named.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,7 @@ class PresentClassAUROC(MulticlassAUROC):
 
     def update(self, preds: Tensor, target: Tensor) -> None:
         """Add items; probabilities (N, C) are kept as they are, without a copy."""
-        plain = preds.ndim == 2 and self.ignore_index is None and preds.is_floating_point()
-        if plain and preds.shape[1] == self.num_classes and preds.numel() and _are_shares(preds):
+        if keeps(self, preds, self.num_classes):
             self.preds.append(preds)
             self.target.append(target)
         else:
@@ -72,21 +71,32 @@ class ExactBinaryAUROC(BinaryAUROC):
         return mean_of_present(areas, "class")
 
 
+def keeps(metric: Any, preds: Tensor, columns: int) -> bool:
+    """Whether scores (N, C) can be kept as they are, without a copy: shares, and none to be ignored."""
+    plain = preds.ndim == 2 and metric.ignore_index is None and preds.is_floating_point()
+    return plain and preds.shape[1] == columns and bool(preds.numel()) and _are_shares(preds)
+
+
 def _are_shares(preds: Tensor) -> bool:
     low, high = torch.aminmax(preds)
     return bool(low >= 0) and bool(high <= 1)
 
 
 def class_areas(
-    scores: Sequence[Tensor], positives: Any, counted: NDArray[np.bool_] | None = None
+    scores: Sequence[Tensor],
+    positives: Any,
+    counted: NDArray[np.bool_] | None = None,
+    curve: Callable[[NDArray[np.float32], NDArray[np.bool_]], float] | None = None,
 ) -> NDArray[np.float64]:
-    """The area (C,) of every column of scores (N, C); NaN where a column lacks positives or negatives.
+    """The area (C,) of every column of scores (N, C); NaN where a column has no curve.
 
     Args:
         scores: one score per item and class, in one table or in several.
         positives: maps a class to the truth values (N,) of its items.
         counted: entries (N, C) that count, or None for all.
+        curve: the area under one curve, from scores and truth values; by default the ROC curve's.
     """
+    measured = area if curve is None else curve
     columns = scores[0].shape[1]
     areas = np.full(columns, np.nan)
     for start in range(0, columns, _BLOCK):
@@ -96,7 +106,7 @@ def class_areas(
             positive = positives(index)
             if counted is not None:
                 column, positive = column[counted[:, index]], positive[counted[:, index]]
-            areas[index] = area(column, positive)
+            areas[index] = measured(column, positive)
     return areas
 
 
