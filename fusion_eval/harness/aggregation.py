@@ -221,11 +221,6 @@ def get_aggregation(name: Any) -> Aggregation:
     return AGGREGATIONS[name]
 
 
-def aggregation_name(function: Aggregation) -> str | None:
-    """The registered name of a function, or None."""
-    return next((name for name, known in AGGREGATIONS.items() if known is function), None)
-
-
 def numbers(values: Iterable[Any]) -> list[float]:
     """Values as floats."""
     return [float(value) for value in values]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -103,9 +103,3 @@ def digest_of(content: bytes, *about: object) -> str:
     state.update(repr(about).encode())
     state.update(content)
     return state.hexdigest()
-
-
-def all_media(asked: Sequence[Asked]) -> list[Media]:
-    """The distinct media of many questions, in order of first use."""
-    found = {m: m for item in asked if isinstance(item, Conversation) for m in item.media}
-    return list(found)

@@ -106,8 +106,3 @@ def smallest_p(test: str, n: int, n_b: int | None = None) -> float:
     if test == "bootstrap":
         return 2.0 / (n + 1)
     return 0.0
-
-
-def variance_of_difference(sd_a: float, sd_b: float, correlation: float) -> float:
-    """Var(a - b) = sd_a^2 + sd_b^2 - 2 r sd_a sd_b: why pairing pays when models agree on which items are hard."""
-    return float(sd_a**2 + sd_b**2 - 2 * np.clip(correlation, -1, 1) * sd_a * sd_b)

@@ -18,8 +18,9 @@ from fusion_eval.harness.dataset import DataSource
 from fusion_eval.harness.export import write_results
 from fusion_eval.harness.fewshot import SEED
 from fusion_eval.harness.judge import get_judge
+from fusion_eval.harness.multimodal.adapter_names import families
 from fusion_eval.harness.multimodal.aggregate import arguments
-from fusion_eval.harness.multimodal.dialect import ModelNames, Style, families, names_of
+from fusion_eval.harness.multimodal.dialect import ModelNames, Style, names_of
 from fusion_eval.harness.multimodal.sample import SampleLog
 from fusion_eval.harness.multimodal.setting import MAX_NEW_TOKENS, Setting, prepared
 from fusion_eval.harness.multimodal.suite import MultimodalSuite, make_multimodal_suite

@@ -202,11 +202,6 @@ class TaskPool(DataSetTaskPool):
         check_targets(chosen, target)
         return OpenTask(chosen, self._loader(name, dataset, options, None))
 
-    def _first_target(self, name: str, dataset: Any, options: dict[str, Any], fields: Any) -> Any:
-        plain = {key: value for key, value in options.items() if key not in _IN_WORKERS}
-        _, batch = next(iter(self._loader(name, dataset, plain, 1)))
-        return split_batch(batch, fields, f"task '{name}', first batch").target
-
     def _loader(self, name: str, dataset: Any, options: dict[str, Any], batches: int | None) -> EvaluationLoader:
         """This rank's batches; of the first batch only, alone, where its number is given."""
         size = int(options.get("batch_size") or 1)

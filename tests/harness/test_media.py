@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from fusion_eval.harness.engine.protocol import Pair, Prompt
-from fusion_eval.harness.media import Conversation, Media, all_media, digest_of
+from fusion_eval.harness.media import Conversation, Media, digest_of
 from fusion_eval.harness.store import key_of
 
 RED, BLUE = Media("image", "aa", object()), Media("image", "bb", object())
@@ -30,10 +30,6 @@ def test_key_depends_on_media_and_their_places():
     keys = {Conversation.ask(media, "Which?").key for media in ([RED, BLUE], [BLUE, RED], [RED], [])}
     assert len(keys) == 4
     assert Conversation.ask([RED], "Which?").key == Conversation.ask([Media("image", "aa", None)], "Which?").key
-
-
-def test_all_media_are_distinct():
-    assert all_media([Conversation.ask([RED, BLUE], "a"), "text", Conversation.ask([RED], "b")]) == [RED, BLUE]
 
 
 def test_answers_are_kept_apart_by_media():

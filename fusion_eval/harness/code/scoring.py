@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,16 +146,6 @@ class References:
     result: CodeResult
     failures: dict[str, str]
     cpu: dict[str, float]
-
-    @property
-    def suggested_cpu(self) -> float:
-        """Four times the slowest reference, as EvalPlus budgets, at least three seconds."""
-        return max(3.0, 4 * max(self.cpu.values(), default=0.0))
-
-    @property
-    def median_cpu(self) -> float:
-        """Seconds of CPU time of the middle problem."""
-        return statistics.median(self.cpu.values()) if self.cpu else 0.0
 
 
 def check_references(task: ExecutionTask, sandbox: Sandbox, limit: int | None = None, start: int = 0) -> References:

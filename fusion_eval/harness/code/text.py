@@ -58,16 +58,3 @@ def _is_quoted(text: str, place: int) -> bool:
     """Whether an apostrophe opens a literal rather than a Rust lifetime or a digit separator."""
     end = text.find("'", place + 1)
     return 0 < end - place <= 12 and "\n" not in text[place:end]
-
-
-def first_function(text: str) -> str:
-    """Imports and definitions up to the end of the first top-level function, as instruct models often go on talking."""
-    lines = text.split("\n")
-    inside, kept = False, []
-    for line in lines:
-        top = bool(line) and not line[0].isspace() and line[0] not in ")]}#@"
-        if inside and top:
-            break
-        inside = inside or line.startswith(("def ", "async def "))
-        kept.append(line)
-    return "\n".join(kept).rstrip() + "\n"

@@ -14,9 +14,10 @@ from fusion_eval.harness.context import current
 from fusion_eval.harness.media import Conversation, Media, Turn
 from fusion_eval.harness.metric import METRICS, Metric
 from fusion_eval.harness.multimodal import results as scores
+from fusion_eval.harness.multimodal.adapter_names import SHOWN
 from fusion_eval.harness.multimodal.aggregate import peer_aggregation, with_arguments
 from fusion_eval.harness.multimodal.blocks import naming_blocks
-from fusion_eval.harness.multimodal.dialect import IN_ROUNDS, SHOWN, prompt_kwargs, style_of, target_kwargs
+from fusion_eval.harness.multimodal.dialect import IN_ROUNDS, prompt_kwargs, style_of, target_kwargs
 from fusion_eval.harness.multimodal.documents import Gallery, call_hook, column_of, own_copy, without_media
 from fusion_eval.harness.multimodal.messages import conversation_of
 from fusion_eval.harness.multimodal.metrics import anls

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fusion_eval.harness.code.humaneval import HumanEval
-from fusion_eval.harness.code.text import completion_of, cut_at, fenced, first_function, until_balanced
+from fusion_eval.harness.code.text import completion_of, cut_at, fenced, until_balanced
 
 WORDS = st.lists(st.text(st.sampled_from("ab\n#"), min_size=1, max_size=3), max_size=4)
 TEXTS = st.text(st.sampled_from("ab\n# "), max_size=40)
@@ -54,8 +54,3 @@ def test_braces_in_strings_and_comments_do_not_count() -> None:
     assert until_balanced(body + "\nint main() {}", 1) == body
     assert until_balanced("fn f<'a>(x: &'a str) { x } }", 1) == "fn f<'a>(x: &'a str) { x } }"
     assert until_balanced("  a();\n  }\n}\nrest", 2) == "  a();\n  }\n}"
-
-
-def test_the_first_function_ends_where_the_next_thing_begins() -> None:
-    code = "import math\n\ndef f(x):\n    return x\n"
-    assert first_function(code + "\nprint(f(1))\nThis works.") == code

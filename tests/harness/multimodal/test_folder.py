@@ -10,7 +10,8 @@ import pytest
 from fusion_eval.errors import ConfigError
 from fusion_eval.harness.catalog import TaskCatalog
 from fusion_eval.harness.multimodal import get_task
-from fusion_eval.harness.multimodal.dialect import EXTRA_KEYS, families
+from fusion_eval.harness.multimodal.adapter_names import families
+from fusion_eval.harness.multimodal.dialect import EXTRA_KEYS
 from tests.harness.multimodal.conftest import BASE, Folder
 from tests.harness.multimodal.scripted import ScriptedModel
 
