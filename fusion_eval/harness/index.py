@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from fusion_eval.cache import cache_folder
 from fusion_eval.errors import ConfigError, Fault
 from fusion_eval.harness.yaml_file import FunctionRef, Peer, YamlReader, include_target, parse_text
 
@@ -101,14 +102,6 @@ def build_index(roots: Iterable[Path], cache: Path | None = None, peer: Peer = "
         index.unreadable += part.unreadable
         index.anonymous += part.anonymous
     return index
-
-
-def cache_folder() -> Path:
-    """Where cached indexes lie: `$FUSION_EVAL_CACHE`, else `fusion_eval` in the user's cache folder."""
-    named = os.environ.get("FUSION_EVAL_CACHE")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fusion_eval"
 
 
 def _index_folder(root: Path, cache: Path, peer: Peer) -> Index:

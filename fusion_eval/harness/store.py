@@ -37,7 +37,8 @@ class AnswerStore:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise OutputError(Fault(str(folder), f"cannot be created: {error}", "a folder to write to")) from error
+            do = "Set answers to another folder, or to null."
+            raise OutputError(Fault(str(folder), f"cannot be created: {error}", "a folder to write to", do)) from error
         for file in sorted(folder.glob(f"{fingerprint}.rank*.jsonl")):
             for row in _rows(file):
                 self._known.update({key: _answer(value) for key, value in row.items()})

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from fusion_eval.cache import cache_folder
 from fusion_eval.errors import CheckpointError, Fault
 from fusion_eval.log import get_rankzero_logger
 from fusion_eval.merge.checkpoint import Checkpoint
@@ -28,7 +29,6 @@ from fusion_eval.task.heads import ZeroShotHead
 
 log = get_rankzero_logger(__name__)
 
-CACHE_VARIABLE: Final = "FUSION_EVAL_CACHE"
 _TOKENIZER_FILES: Final = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json")
 
 
@@ -58,7 +58,7 @@ class ZeroShotHeads(ClassTexts):
     ) -> None:
         super().__init__(classes, templates)
         self._model, self._revision, self._projected = model, revision, projected
-        self._cache = None if cache is False else Path(cache) if isinstance(cache, str | Path) else default_cache()
+        self._cache = None if cache is False else Path(cache) if isinstance(cache, str | Path) else cache_folder()
         self._made: dict[str, ZeroShotHead] = {}
         self._key: str | None = None
 
@@ -119,14 +119,6 @@ class ZeroShotHeads(ClassTexts):
         tower = weightless_model(cls, model_config(cls, self._folder()), torch.float32)
         match = match_names(described(tower), raw, transformers_renaming(tower))
         return load_into(tower, under_model_names(raw, match))
-
-
-def default_cache() -> Path:
-    """`$FUSION_EVAL_CACHE`, or the user's cache folder."""
-    named = os.environ.get(CACHE_VARIABLE)
-    if named:
-        return Path(named).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fusion_eval"
 
 
 def _keep(texts: Tensor, file: Path) -> None:

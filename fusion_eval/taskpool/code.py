@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from fusion_eval.cache import cache_folder
 from fusion_eval.errors import ConfigError, Fault, FusionEvalError, SandboxError
 from fusion_eval.harness.code.execution import ExecutionTask
 from fusion_eval.harness.code.generate import Options, candidates, requests
@@ -17,7 +18,6 @@ from fusion_eval.harness.code.registry import native_tasks, select, tasks_in
 from fusion_eval.harness.code.scoring import CodeResult, evaluate, require_references, unavailable
 from fusion_eval.harness.code.source import data_root as use_data
 from fusion_eval.harness.code.task import Task
-from fusion_eval.harness.index import cache_folder
 from fusion_eval.harness.scheduler import Ranks, Scheduler
 from fusion_eval.harness.store import AnswerStore
 from fusion_eval.report.values import ModelResult, TaskResult
