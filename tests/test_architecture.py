@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "fusion_eval"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 GROUND = {"cache", "errors", "lazy", "log", "version"}
-COMPONENTS = {"build", "component", "mixins"}
+COMPONENTS = {"build", "mixins"}
 ALLOWED = {
     "cache": set(),
     "errors": set(),
@@ -29,7 +29,7 @@ ALLOWED = {
     "report": set(),
     "evaluation": {"task"},
     "forms": {"evaluation", "stats", "task"},
-    "harness": {"evaluation", "stats", "sandbox"},
+    "harness": {"stats", "sandbox"},
     "method": {"merge"},
     "modelpool": {"merge", "task", "assets", *COMPONENTS},
     "taskpool": {
@@ -41,7 +41,6 @@ ALLOWED = {
         "stats",
         "report",
         "utils",
-        "assets",
         *COMPONENTS,
     },
     "program": {
@@ -55,7 +54,7 @@ ALLOWED = {
         "harness",
         "task",
         "stats",
-        "utils",
+        "component",
         *COMPONENTS,
     },
     "binding": {"component"},
@@ -130,6 +129,14 @@ def test_hydra_lightning_and_torch_stay_where_they_belong(file: Path) -> None:
 def test_every_unit_is_in_the_table() -> None:
     units = {file.relative_to(PACKAGE).with_suffix("").parts[0] for file in FILES}
     assert units - {"__init__"} == set(ALLOWED)
+
+
+def test_the_table_allows_no_more_than_is_used() -> None:
+    used: dict[str, set[str]] = {unit: set() for unit in ALLOWED}
+    for file in FILES:
+        unit = file.relative_to(PACKAGE).with_suffix("").parts[0]
+        used.setdefault(unit, set()).update(m.split(".")[1] for m in imports(file) if m.startswith("fusion_eval."))
+    assert {unit: others - used[unit] for unit, others in ALLOWED.items() if others - used[unit]} == {}
 
 
 def test_the_table_has_no_cycle() -> None:
