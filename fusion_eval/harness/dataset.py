@@ -10,7 +10,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ class DataSource:
     cache_dir: Path | None = None
     offline: bool = False
     _loaded: dict[str, Any] = field(default_factory=dict)
+    _cut_off: bool = False
 
     def load(self, request: DataRequest) -> Mapping[str, Any]:
         """Splits by name.
@@ -134,8 +135,10 @@ class DataSource:
         cache = {"cache_dir": str(self.cache_dir)} if self.cache_dir else {}
         try:
             # from where it is defined: hooks may be given another `datasets.load_dataset`
-            return datasets.load.load_dataset(path=path, name=name, **{**cache, **kwargs})
+            with without_hub() if self._cut_off else nullcontext():
+                return datasets.load.load_dataset(path=path, name=name, **{**cache, **kwargs})
         except Exception as error:
+            self._cut_off |= isinstance(error, ConnectionError)  # the next data set waits for nobody
             if fault := unreadable(kwargs.get("data_files")):
                 raise DataError(fault) from error
             if isinstance(error, OSError) and error.errno in _UNWRITABLE:
@@ -295,6 +298,20 @@ def _datasets() -> Any:
     except ImportError as error:
         raise missing_dependency("datasets", "language", "data sets of tasks") from error
     return datasets
+
+
+@contextmanager
+def without_hub() -> Iterator[None]:
+    """Inside, `datasets` takes what it downloaded before, and asks the hub for nothing."""
+    from huggingface_hub import constants
+
+    config = _datasets().config
+    before = constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, config.HF_HUB_OFFLINE = before
 
 
 @contextmanager
