@@ -30,9 +30,14 @@ class Row:
     metric: str = ""
 
 
+UNSCORED = "unscored"
+"""The metric that counts items without a score; it stands for no quality of a model."""
+
+
 def main_metric(models: Sequence[ModelResult]) -> str | None:
-    """The first metric of the first task."""
-    return next((metric for model in models for task in model.tasks for metric in task.metrics), None)
+    """The first metric of the first task that has one besides the count of what could not be scored."""
+    named = (metric for model in models for task in model.tasks for metric in task.metrics)
+    return next((metric for metric in named if metric != UNSCORED), None)
 
 
 def metric_of(models: Sequence[ModelResult], task: str) -> str:
@@ -41,7 +46,7 @@ def metric_of(models: Sequence[ModelResult], task: str) -> str:
     main = main_metric(models) or ""
     if any(main in each.metrics for each in found):
         return main
-    return next((metric for each in found for metric in each.metrics), main)
+    return next((metric for each in found for metric in each.metrics if metric != UNSCORED), main)
 
 
 def rows_of(models: Sequence[ModelResult]) -> tuple[Row, ...]:

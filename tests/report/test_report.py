@@ -180,6 +180,18 @@ def test_numbers_that_json_lacks_do_not_stop_a_report(tmp_path: Path) -> None:
     assert stored["receipt"]["config"]["method"] == {"clip": "inf", "rest": ["nan", 0.5]}
 
 
+def test_a_count_of_unscored_items_is_no_score() -> None:
+    def result(name: str, **metrics: Value) -> TaskResult:
+        return TaskResult(name, metrics, 4)
+
+    unscored = Value(4.0, None, 4, None)
+    mixed = ModelResult("m", "merged", (result("judged", unscored=unscored), result("plain", acc=Value(0.5))), {})
+    assert [(row.task, row.merged and row.merged.value) for row in rows_of([mixed])][:2] == [
+        ("judged", None), ("plain", 0.5),
+    ]  # fmt: skip
+    assert rows_of([ModelResult("m", "merged", (result("judged", unscored=unscored),), {})]) == ()
+
+
 def test_a_report_without_tasks_says_so() -> None:
     assert (
         title_of(Report("complete", (ModelResult("merged", "merged", (), {}),))) == "no tasks, so nothing is measured"

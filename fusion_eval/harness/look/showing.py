@@ -53,14 +53,17 @@ def shown(shelf: Shelf, tasks: Sequence[str], wanted: Shown) -> str:
         try:
             parts.append(_one(suite, name, wanted))
         except FusionEvalError as error:
-            faults += [Fault(_named(name, f.where), f.found, f.expected, f.do) for f in error.faults]
+            faults += [_about(name, wanted.doc, fault) for fault in error.faults]
     if faults:
         raise ConfigError(*faults)
     return "\n\n".join(parts)
 
 
-def _named(name: str, where: str) -> str:
-    return where if name in where else f"{name}: {where}"
+def _about(name: str, doc: int, fault: Fault) -> Fault:
+    """A fault with the task's name; of a document that is not there, as it was asked for."""
+    if fault.where == f"samples.{name}":
+        return Fault(f"{name}: doc", str(doc), fault.expected, fault.do)
+    return fault if name in fault.where else replace(fault, where=f"{name}: {fault.where}")
 
 
 def _suite(shelf: Shelf, tasks: Sequence[str], wanted: Shown) -> Suite:
