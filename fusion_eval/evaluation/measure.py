@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fusion_eval.errors import DataError, EvaluationError, Fault
 from fusion_eval.evaluation.columns import part_of, rebuilt
+from fusion_eval.evaluation.features import FEATURES, load_features
 from fusion_eval.evaluation.feeding import fed, feed_all, wants_probabilities
 from fusion_eval.evaluation.rows import Column, Rows
 from fusion_eval.evaluation.statistics import COUNTS, REASONS, STATES, label_totals, load_counts, load_states
@@ -138,6 +139,8 @@ def _fill(metric: Metric, name: str, rows: Rows, task: Task) -> None:
     metric.reset()
     if COUNTS in rows.columns:
         load_counts(metric, _summed(rows.columns[COUNTS]))
+    elif FEATURES + name in rows.columns:
+        load_features(metric.cpu(), rows.columns[FEATURES + name])
     elif STATES + name in rows.columns:
         reason = next(filter(None, rows.columns[REASONS + name]), "")
         if reason:
@@ -172,7 +175,9 @@ def _update_as_told(rows: Rows, task: Task, battery: Mapping[str, Metric], where
 @contextmanager
 def _noted(name: str, sheet: _Sheet, task: Task, where: str) -> Iterator[None]:
     """Warnings and missing values as notes, failures as one clear error."""
-    with warnings.catch_warnings(record=True) as caught, fed(task, name, where):
+    random = torch.random.fork_rng(devices=[])  # metrics that draw random numbers draw the same every time
+    with warnings.catch_warnings(record=True) as caught, random, fed(task, name, where):
+        torch.manual_seed(0)
         warnings.simplefilter("always")
         try:
             yield
@@ -204,6 +209,8 @@ def _numbers(name: str, result: Any, where: str) -> Sequence[tuple[str, float]]:
         return [pair for key, entry in result.items() for pair in _numbers(str(key), entry, where)]
     if isinstance(result, tuple) and len(result) == 1:
         return _numbers(name, result[0], where)
+    if isinstance(result, tuple):
+        return [pair for i, entry in enumerate(result) for pair in _numbers(f"{name}_{i}", entry, where)]
     if isinstance(result, Tensor) and result.numel() == 1:
         return [(name, float(result))]
     if isinstance(result, Tensor) and result.ndim == 1:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fusion_eval.errors import EvaluationError, Fault, FusionEvalError, listed
 from fusion_eval.evaluation.columns import columns_of, joined_batches, length_of, on_cpu, rebuilt, tensors_in
+from fusion_eval.evaluation.features import FEATURES, compares_sets, features_of_pairs
 from fusion_eval.evaluation.feeding import fed, feed_of, wants_probabilities
 from fusion_eval.evaluation.rows import Column
 from fusion_eval.evaluation.statistics import (
@@ -58,7 +59,8 @@ class TaskStep:
     @property
     def keeps_statistics(self) -> bool:
         """Whether rows hold statistics instead of outputs."""
-        return self.task.dense and self.task.update_fn is None and all(map(is_additive, self.battery.values()))
+        kept = (is_additive(metric) or compares_sets(metric) for metric in self.battery.values())
+        return self.task.dense and self.task.update_fn is None and all(kept)
 
     @property
     def keeps_probabilities(self) -> bool:
@@ -185,6 +187,9 @@ class TaskStep:
         for name, metric in self.battery.items():
             device = preds.device if isinstance(preds, Tensor) else torch.device("cpu")
             with fed(self.task, name, self.where):
+                if compares_sets(metric):
+                    found[FEATURES + name] = features_of_pairs(metric.to(device), preds, target)
+                    continue
                 states, reasons = item_states(metric.to(device), feed_of(self.task), preds, target, items)
             found.update({STATES + name: states, REASONS + name: reasons})
         return found

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fusion_eval.errors import FusionEvalError
 from fusion_eval.evaluation.columns import length_of, rebuilt
+from fusion_eval.evaluation.features import FEATURES
 from fusion_eval.evaluation.feeding import feed_of, wants_probabilities
 from fusion_eval.evaluation.rows import Column, Rows
 from fusion_eval.evaluation.spill import pieces
@@ -95,6 +96,7 @@ def item_form(subject: Subject) -> Form | None:
     for maker in (
         _of_counts,
         _of_states,
+        _of_features,
         _of_labels,
         _of_probabilities,
         _of_scores,
@@ -272,6 +274,16 @@ def _of_boxes(subject: Subject) -> Form | None:
     if type(subject.metric).__name__ != "CocoPrecision" or not isinstance(subject.preds, list):
         return None
     return coco_form(subject.name, subject.preds, subject.target)
+
+
+def _of_features(subject: Subject) -> Form | None:
+    """Distances between sets of images, from their features."""
+    features = subject.columns.get(FEATURES + subject.battery_name)
+    if not isinstance(features, Tensor):
+        return None
+    from fusion_eval.forms.distance import distance_form
+
+    return distance_form(subject.metric, subject.name, subject.value, features.numpy())
 
 
 def _of_states(subject: Subject) -> Form | None:

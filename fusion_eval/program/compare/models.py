@@ -75,7 +75,7 @@ def compare(
     runs, dropped = evaluated(_source(plan, progress, cache), drops(on_error))
 
     found = plan.ranks.on_all(
-        lambda: compared(runs, plan.measurement, clusters, _receipt(plan, receipt), settings, plan.seeds)
+        lambda: _sent(plan, compared(runs, plan.measurement, clusters, _receipt(plan, receipt), settings, plan.seeds))
     )
     return replace(found, warnings=(*dropped, *found.warnings))
 
@@ -97,6 +97,12 @@ def _source(plan: Plan, progress: bool, cache: str | Path | None) -> RowSource:
         return RowSource(plan, progress, None)
     task = task_key(TaskStep(chosen.name, chosen.task, chosen.make()))
     return RowSource(plan, progress, None if task is None else RowCache(Path(cache), data_key(plan.loader), task))
+
+
+def _sent(plan: Plan, found: ComparisonResult) -> ComparisonResult:
+    """The result as other processes can be sent it, without functions."""
+    scores = tuple(each.without_functions() for each in found.scores)
+    return found if plan.ranks.world == 1 else replace(found, scores=scores)
 
 
 def _receipt(plan: Plan, more: Mapping[str, Any] | None) -> dict[str, Any]:
