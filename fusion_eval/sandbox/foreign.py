@@ -60,10 +60,11 @@ def _obstacle(program: Program, setup: Setup) -> str:
     layers = setup.layers
     if not (layers.bubblewrap or layers.uid or layers.landlock >= _SIGNAL_SCOPE):
         return "other languages need bubblewrap, root, or Landlock 6: nothing else keeps their processes from yours"
+    language = languages.find_language(program.language)
     missing = languages.missing_tools(program.language)
     if not missing:
-        return ""
-    package = languages.find_language(program.language).package
+        return f"{program.language} needs bubblewrap on this machine" if language.proc and not layers.bubblewrap else ""
+    package = language.package
     return f"no {' and no '.join(missing)} on this machine (Debian: apt-get install {package})"
 
 

@@ -24,6 +24,7 @@ class Language:
         run: arguments that start the program.
         quiet: whether anything on standard error means that a test failed (assertions that only print).
         package: the Debian package that brings the tools.
+        proc: whether it needs /proc, which only bubblewrap can show it without the processes of others.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Language:
     compile: tuple[str, ...] = ()
     quiet: bool = False
     package: str = ""
+    proc: bool = False
 
 
 _JAVA_VM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -72,6 +74,34 @@ _ALL = (
     Language("lua", "main.lua", ("lua",), ("lua", "{source}"), package="lua5.4"),
     Language("r", "main.R", ("Rscript",), ("Rscript", "{source}"), package="r-base-core"),
     Language("ts", "main.ts", ("tsc", "node"), ("node", "main.js"), ("tsc", "{source}"), True, "node-typescript"),
+    Language(
+        "cs",
+        "main.cs",
+        ("mcs", "mono"),
+        ("/usr/bin/env", "MONO_TRACE_LISTENER=Console.Error", "mono", "main.exe"),
+        ("mcs", "-d:DEBUG", "-r:System.Numerics.dll", "-out:main.exe", "{source}"),
+        quiet=True,
+        package="mono-mcs mono-runtime",
+        proc=True,
+    ),
+    Language("d", "main.d", ("ldc2",), ("./main",), ("ldc2", "-unittest", "-of=main", "{source}"), package="ldc"),
+    Language("rkt", "main.rkt", ("racket",), ("racket", "{source}"), quiet=True, package="racket"),
+    Language("ml", "main.ml", ("ocaml",), ("ocaml", "{source}"), package="ocaml-nox"),
+    Language("elixir", "main.exs", ("elixir",), ("elixir", "{source}"), package="elixir"),
+    Language(
+        "scala",
+        "main.scala",
+        ("scalac", "scala"),
+        ("scala", "-cp", ".", "Problem"),
+        ("scalac", "-d", ".", "{source}"),
+        package="scala",
+    ),
+)
+_SETTINGS = (
+    "/etc/mono",
+    "/etc/racket",
+    "/etc/ldc2.conf",
+    *(f"/etc/java-{version}-openjdk" for version in range(8, 30)),
 )
 LANGUAGES: dict[str, Language] = {language.name: language for language in _ALL}
 
@@ -82,7 +112,7 @@ class Toolchain:
 
     Args:
         programs: tool -> path, links resolved.
-        folders: folders outside the system's own that the tools need.
+        folders: folders and files outside the system's own that the tools need.
     """
 
     programs: dict[str, str]
@@ -120,9 +150,7 @@ def toolchain(name: str) -> Toolchain:
         elif not real.startswith(("/usr/", "/bin/")):
             folders.append(os.path.dirname(os.path.dirname(real)))
         programs[tool] = real if tool in ("rustc", "java", "javac") else path
-    folders += [
-        folder for folder in (f"/etc/java-{version}-openjdk" for version in range(8, 30)) if os.path.isdir(folder)
-    ]
+    folders += filter(os.path.exists, _SETTINGS)
     return Toolchain(programs, tuple(dict.fromkeys(folders)))
 
 

@@ -24,6 +24,31 @@ HELLO = {
     "rb": "puts 42",
     "php": "<?php echo 42;",
     "lua": "print(42)",
+    "cs": "class Problem { public static void Main() { System.Console.Write(42); } }",
+    "d": "import std.stdio;\nvoid main() { write(42); }",
+    "rkt": "#lang racket\n(display 42)",
+    "ml": "let () = print_int 42",
+    "elixir": "IO.puts(42)",
+    "scala": "object Problem { def main(args: Array[String]): Unit = { print(42) } }",
+}
+CLAIM = {  # a program whose tests hold when @ is 42 and not when it is 41
+    "js": "console.assert(6 * 7 === @)",
+    "cpp": "#include <cassert>\nint main() { assert(6 * 7 == @); }",
+    "java": "public class P { public static void main(String[] a) { assert 6 * 7 == @; } }",
+    "rs": "fn main() { assert_eq!(6 * 7, @); }",
+    "go": 'package main\nimport "testing"\nfunc TestX(t *testing.T) { if 6*7 != @ { t.Fatal("no") } }',
+    "sh": "set -e\n[ $((6 * 7)) = @ ]",
+    "pl": "die unless 6 * 7 == @;",
+    "rb": "raise unless 6 * 7 == @",
+    "php": "<?php if (6 * 7 !== @) { throw new Exception('no'); }",
+    "lua": "assert(6 * 7 == @)",
+    "r": "stopifnot(6 * 7 == @)",
+    "cs": "using System.Diagnostics; class P { static void Main() { int x = 6 * 7; Debug.Assert(x == @); } }",
+    "d": "unittest { int x = 6 * 7; assert(x == @); }\nvoid main() {}",
+    "rkt": "#lang racket\n(require rackunit)\n(check-equal? (* 6 7) @)",
+    "ml": "let () = assert (6 * 7 = @)",
+    "elixir": 'ExUnit.start()\ndefmodule T do\n  use ExUnit.Case\n  test "x" do\n    assert 6 * 7 == @\n  end\nend',
+    "scala": "object Problem { def main(args: Array[String]): Unit = { assert(6 * 7 == @) } }",
 }
 
 
@@ -34,12 +59,29 @@ def run(box: Sandbox, language: str, code: str, **fields: object) -> Verdict:
 @pytest.mark.parametrize("language", HELLO)
 def test_every_installed_language_prints(box: Sandbox, language: str) -> None:
     verdict = run(box, language, HELLO[language], mode="output", limits=Limits(cpu=60))
-    if missing_tools(language):
+    if find_language(language).proc and not box.level.startswith("bubblewrap"):
+        assert verdict.status is Status.UNAVAILABLE
+    elif missing_tools(language):
         assert verdict.status is Status.UNAVAILABLE
         assert "apt-get install" in verdict.detail
         assert not verdict.scored
     else:
         assert (verdict.status, verdict.stdout.strip()) == (Status.PASSED, "42"), verdict.detail
+
+
+@pytest.mark.parametrize("language", CLAIM)
+def test_every_installed_language_tells_right_from_wrong(box: Sandbox, language: str) -> None:
+    if missing := missing_tools(language):
+        pytest.skip(f"no {missing[0]} here")
+    if find_language(language).proc and not box.level.startswith("bubblewrap"):
+        pytest.skip(f"{language} needs bubblewrap")
+    limits = Limits(cpu=60)
+    right, wrong = box.run(
+        [Program(CLAIM[language].replace("@", value), language=language, limits=limits) for value in ("42", "41")]
+    )
+    assert right.passed, right.detail
+    assert wrong.status in (Status.FAILED, Status.KILLED), wrong.detail
+    assert "compile" not in wrong.detail
 
 
 def needs(language: str) -> pytest.MarkDecorator:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fusion_eval.errors import DataError, Fault
 from fusion_eval.harness.code import text
 from fusion_eval.harness.code.execution import ExecutionTask, document_of
 from fusion_eval.harness.code.source import Source
@@ -13,6 +14,7 @@ from fusion_eval.sandbox import Limits, Program
 DS1000 = Source(
     "xlangai/DS-1000", None, "test", ("ds1000/test", "ds1000"), ("prompt", "code_context", "reference_code")
 )
+_GAP = "[insert]"
 STOP_WORDS = ("</code>", "# SOLUTION END")
 
 
@@ -23,11 +25,18 @@ class DS1000Task(ExecutionTask):
 
     Args:
         library: such as "Pandas"; None for all.
+        insertion: fill in at the mark [insert] of prompts that have one.
     """
 
-    def __init__(self, library: str | None = None, source: Source = DS1000, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        library: str | None = None,
+        source: Source = DS1000,
+        limits: Limits | None = None,
+        insertion: bool = False,
+    ) -> None:
         super().__init__(source, STOP_WORDS, limits or Limits(cpu=30.0, memory=4 << 30))
-        self.library = library
+        self.library, self.insertion = library, insertion
 
     def get_dataset(self) -> list[dict[str, Any]]:
         """The documents of the library."""
@@ -35,9 +44,16 @@ class DS1000Task(ExecutionTask):
             return self.documents
         return [doc for doc in self.documents if doc.get("metadata", {}).get("library") == self.library]
 
-    def get_prompt(self, doc: Mapping[str, Any]) -> str:
-        """The question with the code before the gap."""
-        return str(doc["prompt"])
+    def get_prompt(self, doc: Mapping[str, Any]) -> str | dict[str, str]:
+        """The question with the code before the gap, and in an insertion what follows it."""
+        before, mark, after = str(doc["prompt"]).partition(_GAP)
+        if not self.insertion:
+            return before + mark + after
+        if not mark:
+            where = f"ds1000 problem {doc.get('metadata', {}).get('problem_id', '')}"
+            expected = f"a prompt with {_GAP}, as in the benchmark's own files for insertion"
+            raise DataError(Fault(where, "a prompt for completion", expected, "Use the task without -insertion."))
+        return {"prefix": before, "suffix": after}
 
     def tests(self, doc: Mapping[str, Any]) -> str:
         """The program with the test functions."""
@@ -49,7 +65,7 @@ class DS1000Task(ExecutionTask):
 
     def postprocess_generation(self, generation: str, idx: int) -> str:
         """The completion alone, as the tests insert it."""
-        prompt = self.get_prompt(self.get_dataset()[idx])
+        prompt = "" if self.insertion else str(self.get_dataset()[idx]["prompt"])
         return text.cut_at(text.completion_of(generation, prompt), self.stop_words)
 
     def program(self, candidate: str, reference: str) -> Program:

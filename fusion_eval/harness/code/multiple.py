@@ -15,8 +15,9 @@ from fusion_eval.sandbox import Limits, Program
 LANGUAGES = {
     "py": "python", "js": "js", "cpp": "cpp", "java": "java", "sh": "sh", "pl": "pl", "rs": "rs", "go": "go",
     "rb": "rb", "php": "php", "lua": "lua", "r": "r", "ts": "ts",
+    "cs": "cs", "d": "d", "rkt": "rkt", "ml": "ml", "elixir": "elixir", "scala": "scala",
 }  # fmt: skip
-_CPU = {"java": 15.0, "rs": 5.0, "cpp": 5.0}
+_CPU = {"java": 15.0, "scala": 15.0, "elixir": 10.0, "rs": 5.0, "cpp": 5.0}
 
 
 class MultiPLE(ExecutionTask):

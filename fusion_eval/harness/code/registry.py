@@ -69,6 +69,9 @@ def native_tasks() -> Mapping[str, Factory]:
             found[name] = functools.partial(robust.PerturbedHumanEval, category, seeds)
     for library in ("Numpy", "Pandas", "Scipy", "Matplotlib", "Sklearn", "Tensorflow", "Pytorch"):
         found[f"ds1000-{library.lower()}"] = functools.partial(ds1000.DS1000Task, library)
+    for name in [name for name in found if name.startswith("ds1000-")]:  # BigCode's names
+        found[f"{name}-completion"] = found[name]
+        found[f"{name}-insertion"] = functools.partial(found[name], insertion=True)
     for data, hard in (("gsm8k", False), ("gsmhard", True)):
         for how, vote in (("greedy", False), ("majority_voting", True)):
             found[f"pal-{data}-{how}"] = functools.partial(pal.Pal, hard, vote)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fusion_eval.errors import ConfigError, DataError
-from fusion_eval.harness.code import data_root, evaluate
+from fusion_eval.harness.code import data_root, evaluate, native_tasks
 from fusion_eval.harness.code.contest import Apps, CodeContests, same_output
 from fusion_eval.harness.code.ds1000 import DS1000Task
 from fusion_eval.harness.code.multiple import MultiPLE
@@ -26,6 +26,18 @@ TRANSLATED = {
     "cpp": ("#include <cassert>\nlong twice(long x) {\n", "  return 2 * x;\n}", CPP_TESTS),
     "java": ("class Problem {\n    public static long twice(long x) {\n", "        return 2 * x;\n    }", JAVA_TESTS),
     "rs": ("fn twice(x: isize) -> isize {\n", "    2 * x\n}", "\nfn main() { assert_eq!(twice(2), 4); }\n"),
+    "cs": (
+        "using System.Diagnostics;\nclass Problem {\n    static long Twice(long x) {\n",
+        "        return 2 * x;\n    }",
+        "\n    public static void Main(string[] args) {\n    Debug.Assert(Twice(2L) == (4L));\n    }\n}\n",
+    ),
+    "d": (
+        "long twice(long x)\n{\n",
+        "  return 2 * x;\n}",
+        "\nunittest\n{\n    assert(twice(2L) == 4L);\n}\nvoid main(){}\n",
+    ),
+    "rkt": ("#lang racket\n(define (twice x)\n", "  (* 2 x))", "\n(require rackunit)\n(check-equal? (twice 2) 4)\n"),
+    "ml": ("let twice (x : int) : int =\n", "  2 * x\n", "\nlet () = assert (twice 2 = 4)\n"),
     "py": ("def twice(x):\n", "    return 2 * x\n", "\nassert twice(2) == 4\n"),
 }
 
@@ -127,6 +139,18 @@ def test_ds1000(tmp_path: Path, box: Sandbox) -> None:
         found = evaluate(task, [[good, "result = 1 + 2", "result = 0"]], box)
     assert [verdict.passed for verdict in found.verdicts[0]] == [True, False, False]
     assert found.integrity == {"in_process": 3}
+
+
+def test_ds1000_by_insertion(tmp_path: Path) -> None:
+    doc = {"prompt": "x = 1\n[insert]\nprint(y)", "code_context": "", "reference_code": "y = x", "metadata": {}}
+    write(tmp_path, "ds1000", [doc])
+    with data_root(tmp_path):
+        task = native_tasks()["ds1000-all-insertion"]()
+        assert task.get_prompt(task.get_dataset()[0]) == {"prefix": "x = 1\n", "suffix": "\nprint(y)"}
+        assert task.postprocess_generation("y = x\n</code>", 0) == "y = x\n"
+        assert native_tasks()["ds1000-numpy-completion"]().get_prompt(doc) == doc["prompt"]
+        with pytest.raises(DataError, match="insertion"):
+            task.get_prompt({**doc, "prompt": "x"})
 
 
 def test_conala(tmp_path: Path, code_data: Path) -> None:
