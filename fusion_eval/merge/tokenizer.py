@@ -74,8 +74,8 @@ def union(first: Tokenizer, others: Sequence[Tokenizer]) -> Tokenizer:
     """The first tokenizer with the tokens of the others that it lacks.
 
     New ids follow the first one's, in the order of the tokenizers and of their ids, so the result is the same on every
-    run. Texts are split by the first one's merges, and what these leave by the others'; ordinary tokens are not matched
-    as a whole, as added tokens would be. Special tokens stay special.
+    run. Texts are split by the first one's merges, and what these leave by the others', or by the probabilities of
+    both; ordinary tokens are not matched as a whole, as added tokens would be. Special tokens stay special.
     """
     found = first
     for other in others:
@@ -91,6 +91,7 @@ def with_tokens(tokenizer: Tokenizer, tokens: Iterable[str]) -> Tokenizer:
     data, settings = copy.deepcopy(dict(tokenizer.data)), copy.deepcopy(dict(tokenizer.settings))
     for number, token in enumerate(new, tokenizer.size):
         _add(data, settings, {**_ADDED, "content": token}, number)
+    _settle(data)
     return replace(tokenizer, data=data, settings=settings, ids=_ids(data))
 
 
@@ -108,18 +109,51 @@ def _joined(first: Tokenizer, other: Tokenizer) -> Tokenizer:
     data, settings = copy.deepcopy(dict(first.data)), copy.deepcopy(dict(first.settings))
     added = {entry["content"]: entry for entry in other.data.get("added_tokens", ())}
     same_kind = data["model"].get("type") == other.data["model"].get("type")
-    plain = same_kind and isinstance(data["model"].get("vocab"), dict)
+    _settle(data)
+    vocab = data["model"].get("vocab")
+    scores = _scores(other.data["model"]) if same_kind and len(vocab or ()) == first.size else {}
+    plain, least = same_kind and isinstance(vocab, dict), _least(data["model"])
     for number, token in enumerate(new, first.size):
-        if token in added or not plain:
+        special = token in added or not (plain or token in scores)
+        if special:
             _add(data, settings, dict(added.get(token, {**_ADDED, "content": token})), number)
-        else:
-            data["model"]["vocab"][token] = number
+        _learn(vocab, token, number, least if special else scores.get(token, 0.0))
     if plain and "merges" in data["model"]:
         known = {_pair(merge) for merge in data["model"]["merges"]}
         theirs = [merge for merge in other.data["model"].get("merges", ()) if _pair(merge) not in known]
         as_text = any(isinstance(merge, str) for merge in data["model"]["merges"][:1])
         data["model"]["merges"] += [" ".join(_pair(merge)) if as_text else list(_pair(merge)) for merge in theirs]
     return replace(first, data=data, settings=settings, ids=_ids(data))
+
+
+def _scores(model: Mapping[str, Any]) -> dict[str, float]:
+    """The logarithms of probabilities of a unigram model's tokens; none of other models."""
+    vocab = model.get("vocab")
+    return {token: float(score) for token, score in vocab} if isinstance(vocab, list) else {}
+
+
+def _least(model: Mapping[str, Any]) -> float:
+    """A score under all others."""
+    return min(_scores(model).values(), default=0.0) - 1
+
+
+def _learn(vocab: Any, token: str, number: int, score: float) -> None:
+    if isinstance(vocab, dict):
+        vocab.setdefault(token, number)
+    elif isinstance(vocab, list) and len(vocab) == number:
+        vocab.append([token, score])
+
+
+def _settle(data: dict[str, Any]) -> None:
+    """Put added tokens into the model's vocabulary too: whoever reads the file gives others an id of its own choice.
+
+    They are still found as a whole first; a unigram model gets them as its least likely ones.
+    """
+    vocab, least = data["model"].get("vocab"), _least(data["model"])
+    known = {token for token, _ in vocab} if isinstance(vocab, list) else set(vocab or ())
+    for entry in sorted(data.get("added_tokens", ()), key=lambda entry: entry["id"]):
+        if entry["content"] not in known:
+            _learn(vocab, entry["content"], entry["id"], least)
 
 
 def _pair(merge: Any) -> tuple[str, ...]:

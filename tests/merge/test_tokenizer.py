@@ -53,3 +53,49 @@ def test_folders_without_a_tokenizer(tmp_path):
     (tmp_path / "tokenizer.json").write_text("[")
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_tokenizer(tmp_path)
+
+
+TEXTS = (["the quick brown fox jumps over the lazy dog", "hello world"], ["def return lambda yield", "hello list dict"])
+
+
+def trained(kind, place, number):
+    """A tokenizer of a kind: the second has a special token of a low id that the first lacks, the first of a high one."""
+    tokenizers = pytest.importorskip("tokenizers")
+    models, split, trainers = tokenizers.models, tokenizers.pre_tokenizers, tokenizers.trainers
+    special = ["<unk>", "<s>", *(["<first>"] if number else [])]
+    model, parts, trainer = {
+        "bpe": (models.BPE(), split.ByteLevel(add_prefix_space=False), trainers.BpeTrainer),
+        "wordpiece": (models.WordPiece(unk_token="<unk>"), split.Whitespace(), trainers.WordPieceTrainer),
+        "unigram": (models.Unigram(), split.Metaspace(), trainers.UnigramTrainer),
+    }[kind]
+    made = tokenizers.Tokenizer(model)
+    made.pre_tokenizer = parts
+    made.decoder = {"bpe": tokenizers.decoders.ByteLevel, "unigram": tokenizers.decoders.Metaspace}.get(
+        kind, tokenizers.decoders.WordPiece
+    )()
+    more = {"unk_token": "<unk>"} if kind == "unigram" else {}
+    made.train_from_iterator(
+        TEXTS[number] * 20, trainer(vocab_size=80, special_tokens=special, show_progress=False, **more)
+    )
+    if not number:
+        made.add_special_tokens(["<last>"])
+    place.mkdir()
+    made.save(str(place / "tokenizer.json"))
+    return read_tokenizer(place)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+@pytest.mark.parametrize("other", ["bpe", "wordpiece", "unigram"])
+def test_whoever_reads_a_union_finds_the_ids_of_its_rows(tmp_path, kind, other):
+    transformers = pytest.importorskip("transformers")
+    first, second = trained(kind, tmp_path / "a", 0), trained(other, tmp_path / "b", 1)
+    both = with_tokens(union(first, [second]), ["<extra>"])
+    (tmp_path / "u").mkdir()
+    write_tokenizer(both, tmp_path / "u")
+    loaded = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "u" / "tokenizer.json"))
+    assert loaded.get_vocab() == dict(both.ids)
+    assert set(both.ids) == {*first.ids, *second.ids, "<extra>"}
+    for token in ("<first>", "<last>", "<extra>"):
+        assert loaded.encode(f"hello{token}", add_special_tokens=False)[-1] == both.ids[token]
+    if kind == other and kind != "wordpiece":
+        assert loaded.decode(loaded.encode("hello lambda dog", add_special_tokens=False)) == "hello lambda dog"
