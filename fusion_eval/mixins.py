@@ -8,14 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from fusion_eval.component import Component, accepted_keywords
 from fusion_eval.errors import ConfigError, Fault, did_you_mean
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
+    from omegaconf import DictConfig
 
 _C = TypeVar("_C", bound=type)
 
@@ -60,6 +58,9 @@ class BaseYAMLSerializable(Component):
     @property
     def config(self) -> DictConfig:
         """The arguments and the `_target_` that build this component again."""
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+
         target = f"{type(self).__module__}.{type(self).__qualname__}"
         try:
             return OmegaConf.create({"_target_": target, **self._arguments})
@@ -70,11 +71,15 @@ class BaseYAMLSerializable(Component):
 
     def to_yaml(self, path: str | Path) -> None:
         """Write the component's config."""
+        from omegaconf import OmegaConf
+
         Path(path).write_text(OmegaConf.to_yaml(self.config), encoding="utf-8")
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Any:
         """Build the component that a file describes; without a `_target_`, one of this class."""
+        from omegaconf import OmegaConf
+
         from fusion_eval.build import build
 
         config = OmegaConf.load(path)

@@ -2,7 +2,7 @@
 
     scripts/bench pool                                                     8 experts of 29 MB, ours
     scripts/bench pool --size full --peer VENV/bin/python                  8 experts of 340 MB, both
-    scripts/bench pool --size layer --methods tsv_m --peer VENV/bin/python  one layer of these: the peer takes minutes
+    scripts/bench pool --size quarter --methods tsv_m --peer VENV/bin/python   three layers of twelve: it takes minutes
 
 A figure is that of the merge alone, from modules to a module, in a new process: imports and inputs are not counted.
 """
@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 EXPERTS = 8
-SIZES = {"small": (384, 4), "layer": (768, 1), "full": (768, 12)}
+SIZES = {"small": (384, 4), "layer": (768, 1), "quarter": (768, 3), "full": (768, 12)}
 OURS = {
     "task_arithmetic": ("task_arithmetic.TaskArithmetic", {"scaling": 0.3}),
     "ties": ("ties.Ties", {"density": 0.2, "scaling": 0.3, "combine": "sum"}),
