@@ -59,7 +59,7 @@ TEXTS = (["the quick brown fox jumps over the lazy dog", "hello world"], ["def r
 
 
 def trained(kind, place, number):
-    """A tokenizer of a kind: the second has a special token of a low id that the first lacks, the first of a high one."""
+    """A tokenizer of a kind; the first has a special token of a high id, the second of a low one."""
     tokenizers = pytest.importorskip("tokenizers")
     models, split, trainers = tokenizers.models, tokenizers.pre_tokenizers, tokenizers.trainers
     special = ["<unk>", "<s>", *(["<first>"] if number else [])]
