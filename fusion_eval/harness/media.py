@@ -31,11 +31,13 @@ class Media:
         kind: what it is.
         digest: of its content; media are equal where kind and digest are.
         held: the content, or how to make it.
+        note: what was lost on the way to it, for the report.
     """
 
     kind: Kind
     digest: str
     held: Any = field(compare=False, repr=False)
+    note: str = field(default="", compare=False)
 
     @property
     def value(self) -> Any:

@@ -30,10 +30,12 @@ def notes_of(media: Iterable[Media], max_pixels: int = MAX_PIXELS) -> str:
     Raises:
         DataError: see `check_size`.
     """
+    media = list(media)
     held = [medium for medium in media if medium.kind == "image" and not isinstance(medium.held, Deferred)]
     for medium in held:
         check_size(medium.held, f"image {medium.digest[:12]}", max_pixels)
-    return "; ".join(dict.fromkeys(note for medium in held if (note := note_of(medium.held))))
+    told = [*(medium.note for medium in media), *(note_of(medium.held) for medium in held)]
+    return "; ".join(dict.fromkeys(filter(None, told)))
 
 
 def check_size(value: Any, where: str, max_pixels: int = MAX_PIXELS) -> None:

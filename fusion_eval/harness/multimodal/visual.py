@@ -20,6 +20,7 @@ _SUFFIXES: Final[Mapping[str, Kind]] = {
     **dict.fromkeys((".wav", ".mp3", ".m4a", ".aac", ".flac", ".ogg", ".opus"), "audio"),
     **dict.fromkeys((".mp4", ".avi", ".mov", ".mkv", ".webm", ".mpg", ".mpeg", ".m4v"), "video"),
 }  # fmt: skip
+_SAME: Final = ("RGB", "L", "P", "1", "RGBA", "LA", "PA", "RGBX")
 _WIDE_MODES: Final = ("I", "F")
 _CONTENT: Final = ("url", "image", "image_url", "video", "video_url", "audio", "input_audio", "path", "bytes", "data")
 
@@ -93,7 +94,18 @@ def picture(image: Any, where: str) -> Media:
     except (OSError, ValueError, SyntaxError) as error:
         name = getattr(image, "filename", "") or "the picture"
         raise DataError(Fault(where, f"{name} cannot be read: {error}", "a whole picture file")) from error
-    return Media("image", digest_of(content, rgb.size), rgb)
+    return Media("image", digest_of(content, rgb.size), rgb, _lost(image))
+
+
+def _lost(image: Any) -> str:
+    """What a picture loses in RGB: what shines through it, or colors of another kind; nothing for most."""
+    if image.mode in ("RGBA", "LA", "PA"):
+        clear = image.getchannel("A").getextrema()[0] < 255
+    else:
+        clear = "transparency" in image.info and image.mode != "RGB"
+    if not clear and image.mode in _SAME:
+        return ""
+    return f"picture converted from {image.mode} to RGB" + (", its transparency left out" if clear else "")
 
 
 def _opened(source: Any, where: str) -> Any:
@@ -296,4 +308,4 @@ def _bytes(item: Any) -> int:
 
 def deferred(media: Iterable[Media], make: Any) -> list[Media]:
     """The same media without their content: `make()` gives all of it again."""
-    return [Media(m.kind, m.digest, Deferred(lambda i=i: make()[i].value)) for i, m in enumerate(media)]  # type: ignore[misc]
+    return [Media(m.kind, m.digest, Deferred(lambda i=i: make()[i].value), m.note) for i, m in enumerate(media)]  # type: ignore[misc]

@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from fusion_eval.errors import DataError, FusionEvalError, MissingDependencyError
+from fusion_eval.harness.engine.vision_picture import notes_of
 from fusion_eval.harness.multimodal.messages import conversation_of
-from fusion_eval.harness.multimodal.visual import media_list, media_of, video_frames
+from fusion_eval.harness.multimodal.visual import deferred, media_list, media_of, video_frames
 
 RED = Image.new("RGB", (6, 4), "red")
 
@@ -175,3 +176,21 @@ def test_a_huge_picture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_messages_of_another_shape(messages: Any) -> None:
     with pytest.raises(DataError, match="doc_to_messages"):
         conversation_of(messages)
+
+
+@pytest.mark.parametrize(
+    ("mode", "color", "note"),
+    [
+        ("RGB", 0, ""), ("L", 9, ""), ("1", 1, ""), ("RGBA", (1, 2, 3, 255), ""), ("LA", (9, 255), ""),
+        ("RGBA", (1, 2, 3, 254), "picture converted from RGBA to RGB, its transparency left out"),
+        ("CMYK", (1, 2, 3, 4), "picture converted from CMYK to RGB"),
+        ("YCbCr", 9, "picture converted from YCbCr to RGB"),
+    ],
+)  # fmt: skip
+def test_what_a_picture_loses_in_rgb_is_told(mode: str, color: Any, note: str) -> None:
+    (shown,) = media_list(Image.new(mode, (4, 4), color))
+    assert (shown.note, shown.value.mode) == (note, "RGB")
+    assert shown == media_list(shown.value)[0], "the same pixels are the same picture"
+    assert notes_of([shown]) == note
+    (again,) = deferred([shown], lambda: [shown])
+    assert notes_of([again]) == note
