@@ -6,7 +6,8 @@ import copy
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -99,12 +100,30 @@ def load_tasks(
     with building(context):
         for name, plan in selection.tasks.items():
             try:
-                loaded[name] = load_task(plan, modules, options)
+                with telling(name):
+                    loaded[name] = load_task(plan, modules, options)
             except FusionEvalError as error:
-                faults += [dataclasses.replace(f, where=f"{name}: {f.where}") for f in error.faults]
+                faults += error.faults
     if faults:
         raise DataError(*faults)
     return loaded
+
+
+@contextmanager
+def telling(name: str) -> Iterator[None]:
+    """Errors inside, those of a task's own Python too, name the task and the place where they arose."""
+    try:
+        yield
+    except FusionEvalError as error:
+        said = (f"task '{name}'", f"{name}:", f"{name} ", f"{name}.")
+        raise type(error)(
+            *(
+                f if f.where == name or f.where.startswith(said) else dataclasses.replace(f, where=f"{name}: {f.where}")
+                for f in error.faults
+            )
+        ) from error
+    except Exception as error:
+        raise DataError(Fault(f"task '{name}'", f"{type(error).__name__}: {error}{line_of(error)}")) from error
 
 
 def load_task(plan: TaskPlan, modules: ModuleSpace, options: RunOptions) -> Task:
@@ -168,7 +187,7 @@ def build_requests(name: str, task: Task, options: RunOptions) -> BuiltTask:
     """
     if task.UNSAFE_CODE and not options.confirm_run_unsafe_code:
         raise ConfigError(consent_missing(f"{name}: "))
-    with task.randomness.lent():
+    with telling(name), task.randomness.lent():
         return _built(name, task, options)
 
 
