@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -18,7 +17,8 @@ from fusion_eval.merge.layers import layer_positions
 from fusion_eval.merge.recipe import Input, ModelReference, Module, Recipe, Scalar, Settings, Slice
 from fusion_eval.merge.recipe_contract import INPUT, OPTIONAL, REQUIRED, Contract
 from fusion_eval.merge.recipe_layers import Piece, layered, stack_of
-from fusion_eval.merge.views import Composed, Part, subset
+from fusion_eval.merge.recipe_modules import modules_of
+from fusion_eval.merge.views import Composed, Part
 
 _VOCABULARY_HINT: Final = "Vocabularies differ? Set tokenizer: {source: union}."
 
@@ -138,7 +138,7 @@ def segments(recipe: Recipe, models: Mapping[ModelReference, Checkpoint], seed: 
     found: list[Segment] = []
     faults: list[Fault] = []
     kinds: list[type[FusionEvalError]] = []
-    for module, checkpoints in _modules(recipe, models):
+    for module, checkpoints in modules_of(recipe, models):
         for build in _builders(recipe, module, checkpoints, seed):
             try:
                 found.append(build())
@@ -155,40 +155,6 @@ def _hinted(fault: Fault, recipe: Recipe) -> Fault:
     if "differ in shape" in fault.found and recipe.tokenizer is None:
         return replace(fault, do=_VOCABULARY_HINT)
     return fault
-
-
-def _modules(
-    recipe: Recipe, models: Mapping[ModelReference, Checkpoint]
-) -> Iterator[tuple[Module, Mapping[ModelReference, Checkpoint]]]:
-    """Each module with its part of every model; each tensor is in exactly one."""
-    if [module.name for module in recipe.modules] == ["default"]:
-        yield recipe.modules[0], models
-        return
-    named = [module.name for module in recipe.modules if module.name != "default"]
-    patterns = {name: re.compile(rf"(^|\.){re.escape(name)}(\.|$)") for name in named}
-    owners = {
-        name: [module for module, pattern in patterns.items() if pattern.search(name)]
-        for checkpoint in models.values()
-        for name in checkpoint
-    }
-    several = [name for name, found in owners.items() if len(found) > 1]
-    homeless = [name for name, found in owners.items() if not found]
-    where = recipe.modules[0].where
-    faults = []
-    if several:
-        faults.append(Fault(where, f"tensors of several modules: {listed(several)}", "one module each"))
-    if homeless and "default" not in {module.name for module in recipe.modules}:
-        do = "Add a module 'default', or one of their names."
-        faults.append(Fault(where, f"tensors of no module: {listed(homeless)}", "one module each", do))
-    for module in recipe.modules:
-        if module.name != "default" and not any(module.name in found for found in owners.values()):
-            parts = sorted({part for name in owners for part in name.split(".")[:2] if not part.isdigit()})
-            faults.append(Fault(module.where, f"no tensors of a module '{module.name}'", f"one like {listed(parts)}"))
-    if faults:
-        raise ConfigError(*faults)
-    for module in recipe.modules:
-        wanted = [name for name, found in owners.items() if (found or ["default"]) == [module.name]]
-        yield module, {ref: subset(c, [name for name in wanted if name in c]) for ref, c in models.items()}
 
 
 def _builders(
