@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.dist
 
 TASKS = """
 _target_: fusion_eval.taskpool.ImageClassificationTaskPool
@@ -63,7 +63,6 @@ def command(folder: Path, repo_root: Path, *words: str, start: tuple[str, ...] =
         env=environment,
         capture_output=True,
         text=True,
-        timeout=500,
         check=False,
     )
 

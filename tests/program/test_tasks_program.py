@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
     code = ASK.format(argv=list(argv))
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=120, env=dict(os.environ)
+        [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=dict(os.environ)
     )
 
 

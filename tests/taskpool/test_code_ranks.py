@@ -16,7 +16,6 @@ from fusion_eval.sandbox.level import find_layers
 
 pytestmark = [
     pytest.mark.dist,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(not find_layers().holds, reason="nothing here to run untrusted code under"),
 ]
 

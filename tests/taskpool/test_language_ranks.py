@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.dist
 
 WORDS = "the red ship moves under bright water and seven green houses run before noon"
 TASKS = {

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.harness.engine.tiny_vlm import tiny_llava
 
-pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.dist
 
 COLORS = ("red", "green", "blue", "white", "black", "yellow", "purple")
 WRITE = """

@@ -164,7 +164,6 @@ def test_missing_fields_and_files_are_named(tmp_path: Path) -> None:
     [("humaneval", 164), ("mbpp", 500), ("mbpp-sanitized", 427), ("humanevalplus", 164), ("mbppplus", 378),
      ("humanevalsynthesize-python", 164), ("humanevalsynthesize-js", 163)],
 )  # fmt: skip
-@pytest.mark.timeout(900)
 def test_every_reference_passes(name: str, number: int, full_data: Path) -> None:
     task = native_tasks()[name]()
     with Sandbox(allow_code_execution=True, preload=("numpy",)) as box:

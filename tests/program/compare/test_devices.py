@@ -125,7 +125,6 @@ Fabric(accelerator="cpu", devices=world, strategy="ddp_fork").launch(work, folde
 
 
 @pytest.mark.dist
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("world", [2, 3])
 def test_processes_of_a_fabric_get_the_same_result(world: int, tmp_path: Path, repo_root: Path) -> None:
     script = tmp_path / "ranks.py"
