@@ -43,7 +43,7 @@ class TaskStep:
         name: the task's name, for errors.
         task: what is measured.
         battery: the metrics that will be computed from the rows.
-        head: maps the model's features to logits, for tasks that read logits; None where the model gives them.
+        head: maps the model's features to logits, which predict_fn then sees; None where the model gives them.
     """
 
     name: str
@@ -72,10 +72,10 @@ class TaskStep:
         parts = split_batch(batch, self.task.fields, self.where)
         extras = {**parts.extras, "items": _items(parts, len(ids)), "target": parts.target}
         predict = self.task.predict_fn
+        network = model if self.head is None else _WithHead(model, self.head)
         if isinstance(predict, TwoStepPredict):
-            network = model if self.head is None else _WithHead(model, self.head)
             return {"raw": predict.forward(network, parts.inputs), **extras}
-        result = predict(model, parts.inputs)
+        result = predict(network, parts.inputs)
         if not isinstance(result, tuple | list) or len(result) != 2:
             found = f"a {type(result).__name__}" + (f" of {len(result)}" if isinstance(result, tuple) else "")
             do = "Where there are no probabilities, return the predictions twice, or None."
@@ -196,11 +196,17 @@ class TaskStep:
 
 
 class _WithHead(nn.Module):
-    """A feature model followed by a head."""
+    """A feature model followed by a head; other attributes are the model's."""
 
     def __init__(self, model: nn.Module, head: nn.Module) -> None:
         super().__init__()
         self.model, self.head = model, head
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("model"), name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Logits."""

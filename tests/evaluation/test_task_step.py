@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from fusion_eval.evaluation.columns import rebuilt
 from fusion_eval.evaluation.measure import measure
 from fusion_eval.evaluation.rows import Rows
 from fusion_eval.evaluation.statistics import COUNTS, STATES
-from fusion_eval.task import Task, get_task
+from fusion_eval.evaluation.task_step import TaskStep
+from fusion_eval.task import Task, classification_battery, get_task
 from tests.task.measuring import measured, rows_of
 from tests.task.tables import Listed, Table, loader, noise
 
@@ -24,7 +26,6 @@ TARGET = torch.arange(20) % 3
 
 
 def task_like(name: str, **changes: Any) -> Task:
-    from dataclasses import replace
 
     return replace(get_task(name), **changes)
 
@@ -270,3 +271,21 @@ def test_a_battery_is_left_without_state() -> None:
     measure(rows, step.task, step.battery, step.where)
     assert all(not metric.update_called for metric in step.battery.values())
     assert step.battery["auroc"].preds == []
+
+
+def test_a_predict_function_of_ones_own_sees_the_head_and_the_models_attributes() -> None:
+    head = torch.nn.Linear(3, 2, bias=False)
+    model = Table(LOGITS)
+    model.note = "kept"
+    seen: list[str] = []
+
+    def predict(network: torch.nn.Module, x: Any) -> tuple[Tensor, Tensor]:
+        seen.append(network.note)  # type: ignore[arg-type]
+        logits = network(x)
+        return logits.argmax(-1), logits.softmax(-1)
+
+    task = replace(get_task("classification"), predict_fn=predict)
+    step = TaskStep("t", task, classification_battery(2), head)
+    found = step.forward(model, (torch.arange(4), TARGET[:4]), range(4))
+    assert torch.equal(found["pred"], head(LOGITS[:4]).argmax(-1))
+    assert seen == ["kept"]
