@@ -103,7 +103,8 @@ class EngineMaker:
         )  # fmt: skip
 
     def _served(self) -> LanguageModel:
-        from fusion_eval.harness.engine.http import HttpModel, Server
+        from fusion_eval.harness.engine.http import HttpModel
+        from fusion_eval.harness.engine.server import Server
 
         assert self.server is not None
         encoder = None

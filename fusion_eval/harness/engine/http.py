@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import os
 import threading
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from fusion_eval.errors import ConfigError, EvaluationError, Fault
@@ -20,97 +15,13 @@ from fusion_eval.harness.engine.chat_parts import messages_of
 from fusion_eval.harness.engine.encoder import EMPTY, Encoder
 from fusion_eval.harness.engine.generation import Settings, cut, frozen, normalise, safe_stops, thawed, without_thoughts
 from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Work
+from fusion_eval.harness.engine.server import Server, first_choice
 from fusion_eval.harness.engine.text_model import text_only
 from fusion_eval.harness.engine.vision_picture import notes_of
 from fusion_eval.harness.engine.vision_settings import plain
 from fusion_eval.harness.media import Asked, Conversation
 
-logger = logging.getLogger(__name__)
 UNSCORED = "the server scores no first token of a text, so it is left out"
-_RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-
-
-@dataclass(slots=True)
-class Server:
-    """Where a model is served, and how it may be asked.
-
-    Args:
-        url: up to and including the version, for instance `http://localhost:8000/v1`.
-        model: the served name.
-        chat: generate through chat completions.
-        concurrency: requests in flight.
-        rate: requests per second at most; None for no limit.
-        retries: tries after a failure that may pass, waiting longer each time.
-        timeout: seconds for one answer.
-        key_name: environment variable with the key; none is sent where it is unset.
-        options: further fields of every request.
-    """
-
-    url: str
-    model: str
-    chat: bool = False
-    concurrency: int = 8
-    rate: float | None = None
-    retries: int = 5
-    timeout: float = 600.0
-    key_name: str = "OPENAI_API_KEY"
-    options: dict[str, Any] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _next: float = 0.0
-
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """The server's answer.
-
-        Raises:
-            EvaluationError: refused, or no answer after all tries.
-        """
-        data = json.dumps({"model": self.model, **self.options, **body}).encode()
-        said, do = "", "Answers so far are kept; start the server and run again."
-        for attempt in range(self.retries + 1):
-            if attempt:
-                time.sleep(min(30.0, 0.25 * 2**attempt))
-            self._wait()
-            try:
-                with urllib.request.urlopen(self._request(path, data), timeout=self.timeout) as answer:
-                    return dict(json.loads(answer.read()))
-            except urllib.error.HTTPError as error:
-                said = f"{error.code} {error.reason}: {error.read()[:300].decode(errors='replace')}"
-                if error.code not in _RETRIED or (error.code == 500 and isinstance(body.get("prompt"), list)):
-                    do = _advice(error.code, body)
-                    break
-            except (urllib.error.URLError, TimeoutError, ConnectionError, ValueError) as error:
-                said = f"{type(error).__name__}: {error}"
-            logger.warning("%s%s: %s", self.url, path, said)
-        raise EvaluationError(
-            Fault(f"{self.url}{path}", f"no usable answer ({said})", "a running OpenAI-compatible server", do)
-        )
-
-    def _request(self, path: str, data: bytes) -> urllib.request.Request:
-        headers = {"Content-Type": "application/json"}
-        key = os.environ.get(self.key_name)
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
-        return urllib.request.Request(self.url.rstrip("/") + path, data=data, headers=headers)
-
-    def _wait(self) -> None:
-        if self.rate is None:
-            return
-        with self._lock:
-            now = time.monotonic()
-            start = max(now, self._next)
-            self._next = start + 1.0 / self.rate
-        time.sleep(max(0.0, start - now))
-
-
-def _advice(code: int, body: Mapping[str, Any]) -> str:
-    """What to do about a refused request."""
-    if code in (401, 403):
-        return "Set the environment variable that server.key_name names."
-    if code == 404:
-        return "Look at server.url, which ends with the version (/v1), and at server.model."
-    if isinstance(body.get("prompt"), list):
-        return "Leave tokenizer out where the server takes no token ids."
-    return "Look at the server's own words, and at server.options and gen_kwargs."
 
 
 def _pair(context: str, continuation: str) -> Pair:
@@ -188,13 +99,21 @@ class HttpModel:
             "/completions", {"prompt": prompt, "max_tokens": 1, "temperature": 0, "logprobs": 1, "echo": True}
         )
         self._count(answer)
-        found = answer["choices"][0].get("logprobs")
+        found = first_choice(answer, f"{self.server.url}/completions").get("logprobs")
         if not found or not found.get("token_logprobs"):
             raise EvaluationError(
                 Fault(f"{self.server.url}/completions", "gives no log-probabilities of the prompt",
                       "a server that supports echo with logprobs", "Use tasks that generate, or another backend.")
             )  # fmt: skip
-        return _own_part(found, piece)
+        return self._own_part(found, piece)
+
+    def _own_part(self, found: dict[str, Any], piece: Pair) -> Score:
+        try:
+            return _own_part(found, piece)
+        except (KeyError, IndexError, TypeError) as error:
+            said = f"gives log-probabilities of another shape ({type(error).__name__}: {error})"
+            do = "Give the server a tokenizer, or leave it out." if self.encoder is None else "Leave tokenizer out."
+            raise EvaluationError(Fault(f"{self.server.url}/completions", said, "one per token", do)) from error
 
     def encode_prompts(self, prompts: Sequence[tuple[Asked, dict[str, Any], int]]) -> list[Prompt]:
         """See `Generator`.
@@ -246,10 +165,11 @@ class HttpModel:
             asked = self._asked.get(prompt)
             messages = _messages(prompt.text) if asked is None else messages_of(asked, self.name)
             answer = self.server.post("/chat/completions", {**body, "messages": messages})
-            text = answer["choices"][0]["message"].get("content") or ""
+            said = first_choice(answer, f"{self.server.url}/chat/completions").get("message") or {}
+            text = said.get("content") or ""
         else:
             answer = self.server.post("/completions", {**body, "prompt": prompt.text})
-            text = answer["choices"][0]["text"]
+            text = first_choice(answer, f"{self.server.url}/completions").get("text") or ""
         self._count(answer)
         return cut(without_thoughts(text, self.think_end), stops)
 

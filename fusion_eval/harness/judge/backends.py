@@ -26,7 +26,7 @@ _OPTIONS = frozenset({
 
 def server(settings: JudgeSettings) -> Backend:
     """A model behind an OpenAI-compatible server; no key is sent where there is none now."""
-    from fusion_eval.harness.engine.http import Server
+    from fusion_eval.harness.engine.server import Server
 
     key_name = settings.key_name if settings.key_name in os.environ else ""  # what tasks see later is no key
     asked = Server(

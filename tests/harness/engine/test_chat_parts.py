@@ -17,7 +17,8 @@ from PIL import Image
 
 from fusion_eval.errors import ConfigError, DataError, EvaluationError
 from fusion_eval.harness.engine.chat_parts import wav
-from fusion_eval.harness.engine.http import HttpModel, Server
+from fusion_eval.harness.engine.http import HttpModel
+from fusion_eval.harness.engine.server import Server
 from fusion_eval.harness.media import Conversation, Media, Turn
 from fusion_eval.harness.request import Request
 from fusion_eval.harness.scheduler import Scheduler

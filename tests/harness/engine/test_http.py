@@ -13,7 +13,8 @@ import torch
 
 from fusion_eval.errors import EvaluationError
 from fusion_eval.harness.engine.encoder import Encoder
-from fusion_eval.harness.engine.http import UNSCORED, HttpModel, Server
+from fusion_eval.harness.engine.http import UNSCORED, HttpModel
+from fusion_eval.harness.engine.server import Server, seconds_of
 from fusion_eval.harness.engine.transformers_model import TransformersModel
 from fusion_eval.harness.request import Request
 from fusion_eval.harness.scheduler import Scheduler
@@ -26,6 +27,8 @@ class Backend:
     def __init__(self, model: Any, tokenizer: Any) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.failures, self.calls, self.dead, self.refuses_tokens = 0, 0, False, False
+        self.said: list[bytes] = []
+        self.code, self.wait = 503, ""
         self.lock = threading.Lock()
 
     def completion(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -67,7 +70,16 @@ def url(backend: Backend) -> Iterator[str]:
                 failing = backend.dead or backend.failures > 0
                 backend.failures -= 1
             if failing:
-                self.send_error(503)
+                self.send_response(backend.code)
+                if backend.wait:
+                    self.send_header("Retry-After", backend.wait)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            if backend.said:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(backend.said.pop(0))
                 return
             if backend.refuses_tokens and isinstance(body.get("prompt"), list):
                 self.send_error(500)
@@ -161,7 +173,7 @@ def test_passing_failures_are_tried_again(url: str, backend: Backend, tokenizers
 def test_a_server_that_dies_loses_nothing(
     url: str, backend: Backend, tokenizers: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fusion_eval.harness.engine.http.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("fusion_eval.harness.engine.server.time.sleep", lambda seconds: None)
     server = Server(url, "tiny", retries=1, concurrency=1)
     model = HttpModel(server, Encoder(tokenizers["gpt2"], 100))
     Scheduler(model, AnswerStore(tmp_path, model.fingerprint)).answer(requests()[:4])
@@ -176,8 +188,55 @@ def test_a_server_that_dies_loses_nothing(
 def test_rates_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     clock = SimpleNamespace(sleep=slept.append, monotonic=iter([5.0, 5.0, 5.05, 9.0]).__next__)
-    monkeypatch.setattr("fusion_eval.harness.engine.http.time", clock)
+    monkeypatch.setattr("fusion_eval.harness.engine.server.time", clock)
     server = Server("http://x", "m", rate=10.0)
     for _ in range(4):
         server._wait()
     assert slept == pytest.approx([0.0, 0.1, 0.15, 0.0])
+
+
+def test_a_server_is_left_alone_as_long_as_it_asks(
+    url: str, backend: Backend, tokenizers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("fusion_eval.harness.engine.server.time.sleep", slept.append)
+    backend.failures, backend.code, backend.wait = 1, 429, "42"
+    asked = requests()[:1]
+    Scheduler(HttpModel(Server(url, "tiny"), Encoder(tokenizers["gpt2"], 100))).answer(asked)
+    assert slept == [42.0]
+    assert asked[0].resps
+
+
+def test_waits_are_seconds_or_dates() -> None:
+    assert [seconds_of(said) for said in (None, "", "7", "1e9", "-3", "soon")] == [0.0, 0.0, 7.0, 300.0, 0.0, 0.0]
+    assert seconds_of("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert seconds_of("Wed, 21 Oct 2915 07:28:00 GMT") == 300.0
+
+
+def test_broken_answers_are_asked_for_again(
+    url: str, backend: Backend, tokenizers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fusion_eval.harness.engine.server.time.sleep", lambda seconds: None)
+    backend.said = [b'{"choices": [', b"[1, 2]", b'{"error": {"message": "overloaded"}}', b""]
+    asked = requests()[:1]
+    Scheduler(HttpModel(Server(url, "tiny"), Encoder(tokenizers["gpt2"], 100))).answer(asked)
+    assert asked[0].resps
+    assert backend.calls == 5
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"object": "list"}, "answers without choices"),
+        ({"choices": []}, "answers without choices"),
+        ({"choices": [{"text": ""}]}, "gives no log-probabilities of the prompt"),
+        ({"choices": [{"logprobs": {"token_logprobs": [None]}}]}, "of another shape"),
+    ],
+)  # fmt: skip
+def test_answers_of_another_shape_are_told(
+    url: str, backend: Backend, tokenizers: dict[str, Any], said: dict[str, Any], told: str
+) -> None:
+    backend.said = [json.dumps(said).encode()]
+    model = HttpModel(Server(url, "tiny"), Encoder(tokenizers["gpt2"], 100))
+    with pytest.raises(EvaluationError, match=told):
+        Scheduler(model).answer(requests()[:1])

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fusion_eval.harness.engine.http import UNSCORED, HttpModel, Server
+from fusion_eval.harness.engine.http import UNSCORED, HttpModel
+from fusion_eval.harness.engine.server import Server
 from fusion_eval.harness.engine.transformers_model import TransformersModel
 from fusion_eval.harness.request import Request
 from fusion_eval.harness.scheduler import Scheduler

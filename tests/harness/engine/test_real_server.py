@@ -17,7 +17,8 @@ import pytest
 
 from fusion_eval.errors import EvaluationError
 from fusion_eval.harness.engine.encoder import Encoder
-from fusion_eval.harness.engine.http import HttpModel, Server
+from fusion_eval.harness.engine.http import HttpModel
+from fusion_eval.harness.engine.server import Server
 from fusion_eval.harness.engine.transformers_model import TransformersModel
 from fusion_eval.harness.request import Request
 from fusion_eval.harness.scheduler import Scheduler
