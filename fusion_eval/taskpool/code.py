@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ class CodeTaskPool(TypedTaskPool):
         if unknown:
             raise ConfigError(Fault("taskpool.generation", ", ".join(unknown), f"of {', '.join(Options.__slots__)}"))
         tokens = given.get("instruction_tokens")
+        tokens = tokens.split(",") if isinstance(tokens, str) else tokens  # as BigCode's command line has them
         return Options(**{**given, "instruction_tokens": None if tokens is None else tuple(tokens)})
 
     @property
@@ -213,7 +215,17 @@ class CodeTaskPool(TypedTaskPool):
             box = None
             if any(self.tasks[task].requires_execution for task in rows):
                 box = stack.enter_context(Sandbox(allow_code_execution=self._allowed, **self._sandbox))
-            return [task_result(task, self._score(task, row, box), self.options) for task, row in rows.items()]
+            return [
+                self._with_notes(task_result(task, self._score(task, row, box), self.options))
+                for task, row in rows.items()
+            ]
+
+    def _with_notes(self, result: TaskResult) -> TaskResult:
+        """Says of a task without solutions that its references were not checked, where that was asked for."""
+        if not self._check or isinstance(self.tasks[result.name], ExecutionTask):
+            return result
+        note = "references not checked: only an ExecutionTask, whose `solution` gives them, has any to run"
+        return replace(result, notes=(*result.notes, note))
 
     def _score(self, name: str, rows: list[list[str]], box: Sandbox | None) -> CodeResult:
         task, options = self.tasks[name], self.options

@@ -119,6 +119,26 @@ def test_nothing_runs_without_permission(root: str, solutions: list[list[str]], 
     assert pool(root, generation_only=True, allow_code_execution=False).faults() == []
 
 
+def test_a_task_without_solutions_says_that_its_references_were_not_checked(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from bigcode_eval.base import Task\n"
+        "class Mine(Task):\n"
+        "    def __init__(self): super().__init__([], requires_execution=False)\n"
+        "    def get_dataset(self): return ['a']\n"
+        "    def get_prompt(self, doc): return doc\n"
+        "    def get_reference(self, doc): return doc\n"
+        "    def postprocess_generation(self, generation, idx): return generation\n"
+        "    def process_results(self, generations, references): return {'n': 1.0}\n"
+    )
+    generations.write_bigcode(tmp_path / "mine.json", [["a"]])
+    for checked in (True, False):
+        asked = CodeTaskPool(
+            tasks="mine", task_folder=str(tmp_path), load_generations=str(tmp_path), check_references=checked
+        )
+        (task,) = asked.results(MODEL, "m", "expert").tasks
+        assert any("not checked" in note for note in task.notes) is checked
+
+
 def test_faults_are_found_before_a_model_is_loaded(root: str) -> None:
     wrong = pool(root, tasks=["humanevl"], generation={"n_samples": 2, "temperature": 0})
     said = " ".join(str(fault) for fault in wrong.faults())
@@ -128,6 +148,7 @@ def test_faults_are_found_before_a_model_is_loaded(root: str) -> None:
         _ = pool(root, generation={"top_q": 1}).options
     with pytest.raises(ConfigError, match="three"):
         _ = pool(root, generation={"instruction_tokens": ["a"]}).options
+    assert pool(root, generation={"instruction_tokens": "<u>,,<a>"}).options.instruction_tokens == ("<u>", "", "<a>")
 
 
 def test_a_model_writes_resumes_and_grows(root: str, language: tuple[Any, Any], tmp_path: Path) -> None:
