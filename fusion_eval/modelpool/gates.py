@@ -20,9 +20,9 @@ Prompts = Sequence[tuple[Sequence[str], Sequence[str]]]
 def gate_rows(model: nn.Module, tokenizer: Path, prompts: Prompts, mode: str, layers: int) -> list[Tensor]:
     """For each layer a router (experts, hidden).
 
-    A row is the unit vector of the mean state of the positive prompts less that of the negative ones. States are what
-    the layer's router will see: the input of its feed-forward layer (`cheap_embed`: the embeddings), averaged over the
-    tokens of a prompt, or of its last one (`hidden_last`).
+    A row is the unit vector of the direction of the positive prompts' mean state less that of the negative ones'.
+    States are what the layer's router will see: the input of its feed-forward layer, averaged over the tokens of a
+    prompt, or of its last one (`hidden_last`); for `cheap_embed` the embeddings of all tokens of all prompts.
 
     Args:
         model: the dense base model.
@@ -41,17 +41,17 @@ def gate_rows(model: nn.Module, tokenizer: Path, prompts: Prompts, mode: str, la
         ) from error
     rows = []
     for positive, negative in prompts:
-        state = _mean_state(model, encode, positive, mode, layers)
+        state = _direction(model, encode, positive, mode, layers)
         if negative:
-            state = state - _mean_state(model, encode, negative, mode, layers)
+            state = state - _direction(model, encode, negative, mode, layers)
         rows.append(torch.nn.functional.normalize(state, dim=-1))
     return list(torch.stack(rows, 1))
 
 
-def _mean_state(model: nn.Module, encode: Any, prompts: Sequence[str], mode: str, layers: int) -> Tensor:
-    """(layers, hidden), averaged over prompts."""
+def _direction(model: nn.Module, encode: Any, prompts: Sequence[str], mode: str, layers: int) -> Tensor:
+    """(layers, hidden), averaged over prompts, of length one."""
     states = [_state(model, encode, prompt, mode, layers) for prompt in prompts]
-    return torch.stack(states).mean(0)
+    return torch.nn.functional.normalize(torch.stack(states).mean(0), dim=-1)
 
 
 @torch.no_grad()
@@ -61,8 +61,8 @@ def _state(model: nn.Module, encode: Any, prompt: str, mode: str, layers: int) -
         raise ConfigError(Fault("positive_prompts", f"prompt {prompt!r} is no token", "texts of at least one"))
     if mode == "cheap_embed":
         embed: Any = model.get_input_embeddings()  # type: ignore[operator]
-        mean: Tensor = embed(tokens)[0].float().mean(0)
-        return mean.expand(layers, -1)
+        total: Tensor = embed(tokens)[0].float().sum(0)
+        return total.expand(layers, -1)
     seen: list[Tensor] = []
     blocks = [module for name, module in model.named_modules() if name.endswith(".mlp")]
     hooks = [block.register_forward_pre_hook(lambda _, args: seen.append(args[0][0].float())) for block in blocks]

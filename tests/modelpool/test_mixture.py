@@ -333,3 +333,23 @@ def test_a_gated_shared_expert_needs_prompts(tmp_path, models):
     )
     with pytest.raises(ConfigError, match="a shared expert without positive_prompts"):
         pool.checkpoint("mixture")
+
+
+def test_cheap_routers_are_directions_of_embeddings(tmp_path, models):
+    """mergekit-moe's: the unit sum of the positive prompts' tokens less the unit sum of the negative ones'."""
+    experts = [
+        {"source_model": models["a"], "positive_prompts": ["1 2 3", "4"], "negative_prompts": ["5 6"]},
+        {"source_model": models["b"], "positive_prompts": ["7"]},
+    ]
+    recipe = {"base_model": models["base"], "gate_mode": "cheap_embed", "experts": experts}
+    (tmp_path / "moe.yml").write_text(yaml.safe_dump(recipe))
+    gate = MixturePool(str(tmp_path / "moe.yml")).checkpoint("mixture")["model.layers.1.block_sparse_moe.gate.weight"]
+    encode, table = transformers.AutoTokenizer.from_pretrained(models["base"]), open_checkpoint(models["base"])
+
+    def unit(*prompts):
+        ids = [number for prompt in prompts for number in encode(prompt).input_ids]
+        return torch.nn.functional.normalize(table["model.embed_tokens.weight"][ids].float().sum(0), dim=0)
+
+    wanted = torch.nn.functional.normalize(unit("1 2 3", "4") - unit("5 6"), dim=0)
+    torch.testing.assert_close(gate[0].float(), wanted)
+    torch.testing.assert_close(gate[1].float(), unit("7"))
