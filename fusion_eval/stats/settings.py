@@ -108,6 +108,14 @@ def settings_of(arguments: SettingsArguments) -> Settings:
     return Settings(**arguments)
 
 
+def settings_among(arguments: SettingsArguments, metrics: Sequence[str]) -> SettingsArguments:
+    """The arguments without ropes of metrics that are not among these, for one of several comparisons."""
+    rope = arguments.get("rope")
+    if not isinstance(rope, Mapping):
+        return arguments
+    return {**arguments, "rope": {name: value for name, value in rope.items() if name in metrics}}
+
+
 def _names(settings: Settings) -> list[Fault]:
     faults: list[Fault] = []
     checks: tuple[tuple[Callable[[str], str], str], ...] = (

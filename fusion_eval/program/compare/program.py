@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from fusion_eval.errors import ConfigError, Fault, FusionEvalError, OutputError, did_you_mean, listed
+from fusion_eval.errors import ConfigError, Fault, FusionEvalError, OutputError, StatisticsError, did_you_mean, listed
 from fusion_eval.merge.checkpoint import Checkpoint
 from fusion_eval.method.base_method import Method
 from fusion_eval.modelpool.base_pool import BaseModelPool
@@ -20,7 +20,7 @@ from fusion_eval.program.merged import TaskModels
 from fusion_eval.report.values import ModelResult, TaskResult
 from fusion_eval.stats.compare import compare_metrics
 from fusion_eval.stats.result import ComparisonResult
-from fusion_eval.stats.settings import SettingsArguments, settings_of
+from fusion_eval.stats.settings import SettingsArguments, settings_among, settings_of
 from fusion_eval.stats.tables import verdict_for
 from fusion_eval.stats.tasks import TaskComparison, compare_tasks
 from fusion_eval.taskpool.base_pool import BaseTaskPool
@@ -130,6 +130,9 @@ class CompareProgram(BaseProgram):
 
     def _compare(self, results: Sequence[ModelResult]) -> None:
         tasks = list(dict.fromkeys(task.name for result in results for task in result.tasks))
+        measured = list(dict.fromkeys(name for result in results for task in result.tasks for name in task.metrics))
+        if faults := settings_of(self.statistics).rope_faults(measured):
+            raise StatisticsError(*faults)
         found: dict[str, ComparisonResult] = {}
         for task in tasks:
             by_model = {r.name: t for r in results for t in r.tasks if t.name == task}
@@ -153,7 +156,7 @@ class CompareProgram(BaseProgram):
         if not scores:
             return {}
         reference = self._reference(by_model, results)
-        settings: SettingsArguments = {**self.statistics}
+        settings = settings_among({**self.statistics}, [each.metric for each in scores])
         if reference is not None:
             settings["reference"] = reference
         return {task: compare_metrics(scores, receipt={"task": task}, **settings)}

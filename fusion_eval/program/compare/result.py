@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fusion_eval.errors import EvaluationError, Fault
+from fusion_eval.errors import EvaluationError, Fault, StatisticsError
 from fusion_eval.evaluation.measure import Measured
 from fusion_eval.forms.item_form import Form
 from fusion_eval.stats.compare import compare_metrics
@@ -18,7 +18,7 @@ from fusion_eval.stats.item_metric import ItemMetric, mean_metric
 from fusion_eval.stats.ranking import ranks_of
 from fusion_eval.stats.result import ComparisonResult
 from fusion_eval.stats.scores import Scores
-from fusion_eval.stats.settings import SettingsArguments, settings_of
+from fusion_eval.stats.settings import SettingsArguments, settings_among, settings_of
 from fusion_eval.stats.summary import MethodSummary
 from fusion_eval.taskpool.measurement import Measurement
 
@@ -65,8 +65,11 @@ def compared(
     rest = [scores for scores in measured if not (scores.has_items or scores.n_runs > 1)]
     warnings += [f"{s.metric}: one value per method and no form by items, so it is not tested" for s in rest]
     labels = _labels(clusters, every[0])
+    if faults := settings_of(settings).rope_faults(names):
+        raise StatisticsError(*faults)
     if tested:
-        found = compare_metrics(tested, clusters=labels, receipt=receipt, **settings)
+        among = settings_among(settings, [scores.metric for scores in tested])
+        found = compare_metrics(tested, clusters=labels, receipt=receipt, **among)
     else:
         found = ComparisonResult((), (), (), settings_of(settings), None, (), receipt)
     return replace(

@@ -168,3 +168,13 @@ def test_very_many_classes_need_no_table_of_classes_by_classes() -> None:
     found = asked(methods={"a": Wide(), "b": Wide()}, num_classes=30_000, metrics=metrics)
     assert float(found.data["accuracy"][0, 0]) == 0.5
     assert float(found.data["f1"][0, 0]) == pytest.approx(3 * (2 / 3) / 6)
+
+
+def test_a_rope_may_name_a_metric_that_is_not_tested() -> None:
+    from torchmetrics.classification import MulticlassAccuracy
+    from torchmetrics.wrappers import BootStrapper
+
+    torch.manual_seed(0)
+    metrics = {"accuracy": MulticlassAccuracy(3), "several": BootStrapper(MulticlassAccuracy(3), num_bootstraps=2)}
+    found = asked(metrics=metrics, rope={"accuracy": 0.5, "mean": 0.5})
+    assert found.comparisons[0].rope == 0.5
