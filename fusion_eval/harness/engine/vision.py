@@ -96,7 +96,7 @@ class VisionLanguageModel(SeenPrompts):
         passes = Passes(model, self.work)
         maker = InputMaker(
             processor, name, lambda text: self.text.encoder.encode([text])[0], dtype=passes.dtype, device=passes.device,
-            max_pixels=self.options.max_pixels,
+            max_pixels=self.options.max_pixels, takes=passes.takes,
         )  # fmt: skip
         self.sight = Sight(passes, maker, self.renderer, self.options.kept_bytes, self.options.way)
         self.scorer = ChoiceScorer(self.sight, self.text.scorer.runner.budget.tokens)

@@ -102,13 +102,15 @@ class InputMaker:
         dtype: of pixels.
         device: of tensors.
         max_pixels: of one picture.
+        takes: keywords of the model's `forward`.
     """
 
     def __init__(
         self, processor: Any, name: str, encode: Callable[[str], tuple[int, ...]], *, dtype: torch.dtype,
-        device: torch.device, max_pixels: int = MAX_PIXELS,
+        device: torch.device, max_pixels: int = MAX_PIXELS, takes: frozenset[str] = frozenset(),
     ) -> None:  # fmt: skip
         self.processor = processor
+        self.takes = takes
         self.name = name
         self.encode = encode
         self.dtype = dtype
@@ -141,7 +143,7 @@ class InputMaker:
         for key in ("attention_mask", "labels"):
             out.pop(key, None)
         types = {key: tuple(out.pop(key)[0].tolist()) for key in TYPE_KEYS if key in out}
-        types = {key: kinds for key, kinds in types.items() if any(kinds)}
+        types = {key: kinds for key, kinds in types.items() if any(kinds) or (media and key in self.takes)}
         digests = tuple(medium.digest for medium in media)
         return Shown(row, self.prefix_of(row) if media else 0, digests, types, self.moved(out))
 

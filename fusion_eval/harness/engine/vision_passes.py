@@ -57,6 +57,7 @@ class Passes:
         self.device = next(model.parameters()).device
         self.dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
         parameters = inspect.signature(model.forward).parameters
+        self.takes = frozenset(parameters)
         self.takes_features = "mm_encoder_outputs" in parameters and callable(
             getattr(self.base, "get_image_features", None)
         )

@@ -82,9 +82,13 @@ class ChoiceScorer:
             found[item.position] = score_of(logits[own], item.targets)
 
     def score_whole(self, shown: Shown, continuation: Tokens) -> Score:
-        """The same by one `forward` over prompt and continuation, for models whose parts cannot be used apart."""
+        """The same by one `forward` over prompt and continuation, for models whose parts cannot be used apart.
+
+        Where types tell pictures from text, what follows is text. Where a prompt with pictures has zeros only, as that
+        of PaliGemma, they stand for a prompt that is seen at once, and ones for what follows.
+        """
         more = len(continuation)
-        types = {key: (*kinds, *(0,) * more) for key, kinds in shown.types.items()}
+        types = {key: (*kinds, *(int(not any(kinds)),) * more) for key, kinds in shown.types.items()}
         tensors = {key: _longer(key, value, more) for key, value in shown.tensors.items()}
         whole = Shown((*shown.tokens, *continuation), shown.prefix, shown.media, types, tensors, shown.features)
         with torch.inference_mode(), refusing(whole, self.sight.maker.name):

@@ -69,6 +69,27 @@ def test_a_processor_that_places_the_picture_itself(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.parametrize("name", ONE_PICTURE)
+def test_choices_after_a_picture_that_the_processor_places(name: str) -> None:
+    model, processor = ready(ONE_PICTURE[name])
+    asked = Conversation.ask([picture(1)], "Which color?")
+    text = "USER: Which color?\nASSISTANT:"
+    given = dict(processor(text=text, images=asked.media[0].value, return_tensors="pt"))
+    given.pop("labels", None)
+    for mine, choice in zip(scores(VisionLanguageModel(model, processor), [asked]), CHOICES, strict=True):
+        added = torch.tensor([processor.tokenizer(choice, add_special_tokens=False)["input_ids"]])
+        longer = dict(given)
+        for key, new in (
+            ("input_ids", added), ("attention_mask", torch.ones_like(added)),
+            ("token_type_ids", torch.ones_like(added)),
+            ("image_embeds_position_mask", torch.zeros_like(added)),
+        ):  # fmt: skip
+            if key in given:
+                longer[key] = torch.cat([given[key], new], 1)
+        assert mine.value == pytest.approx(likelihood(model, given, longer), abs=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize("name", ["paligemma", "blip2", "instructblip"])
 def test_a_question_without_the_picture_that_a_model_needs(name: str) -> None:
     model, processor = ready(ONE_PICTURE[name])
