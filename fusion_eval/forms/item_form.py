@@ -26,6 +26,7 @@ from fusion_eval.evaluation.statistics import COUNTS, STATES, class_counts, is_a
 from fusion_eval.forms.auroc import mean_auroc
 from fusion_eval.forms.coco import coco_form
 from fusion_eval.forms.curve import binary_calibration, mean_average_precision
+from fusion_eval.forms.texts import text_formula
 from fusion_eval.stats.arrays import Floats
 from fusion_eval.stats.class_metrics import count_metric, label_metric
 from fusion_eval.stats.item_metric import ItemMetric, additive_metric
@@ -303,6 +304,9 @@ def of_states(subject: Subject, states: Floats) -> Form:
             if bool((bottom == bottom[0]).all()):
                 return np.asarray(top / bottom)
             return additive_metric(subject.name, states, lambda sums: np.asarray(sums[:, 0] / sums[:, 1]))
+    formula = text_formula(subject.metric)
+    if formula is not None:
+        return additive_metric(subject.name, states, formula, higher_is_better=subject.higher_is_better)
     metric = subject.metric.clone()
 
     def value_of(sums: Floats) -> Floats:
