@@ -109,5 +109,5 @@ def test_a_cache_that_cannot_be_written_is_told(root: Path, monkeypatch: pytest.
         raise PermissionError(13, "Permission denied", "/home/nobody")
 
     monkeypatch.setattr("datasets.load.load_dataset", refused)
-    with pytest.raises(DataError, match="the cache of data sets: /home/nobody: Permission denied.*Set HF_HOME"):
+    with pytest.raises(DataError, match=r"the cache of data sets: /home/nobody: Permission denied.*Set HF_HOME"):
         DataSource(root).load(DataRequest("org/carded", "main"))
