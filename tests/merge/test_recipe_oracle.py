@@ -43,6 +43,8 @@ NARROW = [n for n in MERGED if n.endswith("_f32out")]
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory):
+    if torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+        pytest.skip("the models were drawn on a processor with AVX2; without it torch draws other numbers")
     root = write_all(tmp_path_factory.mktemp("models"))
     for path in sorted(root.glob("*/model.safetensors")):
         with safe_open(path, "pt") as file:
