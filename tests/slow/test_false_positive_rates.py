@@ -88,7 +88,7 @@ def test_recipes_over_seeds_and_items(seeds, between):
 
 @pytest.mark.parametrize("between", [0.02, 0.1, 0.5])
 def test_two_seeds_claim_little(between):
-    """Two seeds cannot tell their own spread: the test is careful where items matter and at its level where seeds do."""
+    """Two seeds cannot tell their own spread: the test is careful where items matter, at its level where seeds do."""
     assert rate(lambda rng: significant(recipes(rng, 2, 100, between)), repeats=1500) <= NOMINAL[1]
 
 
