@@ -140,7 +140,9 @@ def _fill(metric: Metric, name: str, rows: Rows, task: Task) -> None:
     if COUNTS in rows.columns:
         load_counts(metric, _summed(rows.columns[COUNTS]))
     elif FEATURES + name in rows.columns:
-        load_features(metric.cpu(), rows.columns[FEATURES + name])
+        features = rows.columns[FEATURES + name]
+        assert isinstance(features, Tensor)
+        load_features(metric.cpu(), features)
     elif STATES + name in rows.columns:
         reason = next(filter(None, rows.columns[REASONS + name]), "")
         if reason:
@@ -177,7 +179,7 @@ def _noted(name: str, sheet: _Sheet, task: Task, where: str) -> Iterator[None]:
     """Warnings and missing values as notes, failures as one clear error."""
     random = torch.random.fork_rng(devices=[])  # metrics that draw random numbers draw the same every time
     with warnings.catch_warnings(record=True) as caught, random, fed(task, name, where):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
         warnings.simplefilter("always")
         try:
             yield
