@@ -202,7 +202,8 @@ def _overlaps(boxes: Tensor, objects: Tensor, crowd: NDArray[np.bool_]) -> Float
     shared = np.asarray((high - low).clamp_min(0).prod(-1).numpy())
     own, theirs = _areas(boxes)[:, None], _areas(objects)[None]
     union = np.where(crowd[None], own, own + theirs - shared)
-    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    ratio: Floats = np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+    return ratio
 
 
 def _matches(
