@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from fusion_eval.task.task import Task
 from fusion_eval.taskpool.classification_step import ClassificationStep, known_label_range
 from fusion_eval.taskpool.data_sets import HeadSource, as_head_source, name_faults, opened
 from fusion_eval.taskpool.scoring import ITEM_METRICS, averages_over_shared_items, score
-from fusion_eval.taskpool.typed_pool import DataSetTaskPool, evaluated, model_info
+from fusion_eval.taskpool.typed_pool import DataSetTaskPool, evaluated
 
 if TYPE_CHECKING:
     from torchmetrics import Metric
@@ -166,16 +165,7 @@ class ClassificationTaskPool(DataSetTaskPool):
         """
         if self._loaders is not None:
             return
-        loaders: dict[str, EvaluationLoader] = {}
-        faults: list[Fault] = []
-        for name, node in self._test_datasets.items():
-            try:
-                loaders[name] = self._open(name, node)
-            except FusionEvalError as error:
-                faults.extend(error.faults)
-        if faults:
-            raise DataError(*faults)
-        self._loaders = loaders
+        self._loaders = self._open_all(self._open)
 
     def _open(self, name: str, node: Any) -> EvaluationLoader:
         from fusion_eval.build import build
@@ -209,34 +199,14 @@ class ClassificationTaskPool(DataSetTaskPool):
             self._head_of = as_head_source(build(self._heads, _key_="taskpool.heads"))
         return None if self._head_of is None else self._head_of(task)
 
-    def results(
-        self,
-        model: nn.Module | Mapping[str, nn.Module],
-        name: str = "model",
-        role: str = "merged",
-        tasks: Sequence[str] | None = None,
-    ) -> ModelResult:
-        """The typed results on the given tasks (all by default); equal on all ranks but for the items' columns.
-
-        Args:
-            model: one model, or one per task.
-            name: the model's name in the report.
-            role: "base", "expert" or "merged".
-            tasks: which tasks to evaluate.
-        """
-        start = time.perf_counter()
-        chosen = self.task_names if tasks is None else tuple(tasks)
-        results: list[TaskResult] = []
-        info: dict[str, float] = {}
-        for task in chosen:
-            loader = self.test_dataloaders[task]
-            current = model[task] if isinstance(model, Mapping) else model
-            info = info or model_info(current)
-            results.append(self._evaluate(self.devices.place(current), loader, name))
-        result = ModelResult(name, role, tuple(results), info, time.perf_counter() - start, self.shared_items)
+    def _whole(self, result: ModelResult) -> ModelResult:
         if not self.shared_items:
             return result
-        return replace(result, averages={**result.average(), **averages_over_shared_items(results)})
+        averages = {**result.average(), **averages_over_shared_items(result.tasks)}
+        return replace(result, shared_items=True, averages=averages)
+
+    def _evaluated(self, model: nn.Module, task: str, who: str) -> TaskResult:
+        return self._evaluate(model, self.test_dataloaders[task], who)
 
     def _evaluate(self, model: nn.Module, loader: EvaluationLoader, model_name: str) -> TaskResult:
         head = self.head(loader.name)

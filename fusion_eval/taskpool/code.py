@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -21,12 +20,12 @@ from fusion_eval.harness.code.source import data_root as use_data
 from fusion_eval.harness.code.task import Task
 from fusion_eval.harness.scheduler import Ranks, Scheduler
 from fusion_eval.harness.store import AnswerStore
-from fusion_eval.report.values import ModelResult, TaskResult
+from fusion_eval.report.values import TaskResult
 from fusion_eval.sandbox import Sandbox
 from fusion_eval.taskpool.code_files import load_descriptions, load_rows, save_rows
 from fusion_eval.taskpool.code_report import task_result
 from fusion_eval.taskpool.language_model import EngineMaker
-from fusion_eval.taskpool.typed_pool import TypedTaskPool, model_info
+from fusion_eval.taskpool.typed_pool import Measurements, TypedTaskPool, model_info
 
 _DEV_DOCUMENTS = 4
 _PROMPTED = ("humanevalsynth", "humanevalfix", "humanevalexplain", "quixbugs", "python_bugs", "parity")
@@ -147,29 +146,15 @@ class CodeTaskPool(TypedTaskPool):
             for task in self.tasks.values():
                 task.get_dataset()
 
-    def results(
-        self,
-        model: nn.Module | Mapping[str, nn.Module],
-        name: str = "model",
-        role: str = "merged",
-        tasks: Sequence[str] | None = None,
-    ) -> ModelResult:
-        """The typed results; programs run on rank zero, and every rank gets the same.
-
-        Args:
-            model: one model, or one per task.
-            name: the model's name in the report.
-            role: "base", "expert" or "merged".
-            tasks: which tasks to evaluate.
-        """
-        start = time.perf_counter()
+    def _measured(
+        self, model: nn.Module | Mapping[str, nn.Module], name: str, role: str, tasks: Sequence[str] | None
+    ) -> Measurements:
         chosen = [task for task in self.task_names if tasks is None or task in tasks]
         models = {task: model[task] if isinstance(model, Mapping) else model for task in chosen}
         with use_data(self._root):
             rows = {task: self._rows(task, models[task], name) for task in chosen}
             found = self._on_rank_zero(rows)
-        info = model_info(next(iter(models.values()))) if models else {}
-        return ModelResult(name, role, tuple(found), info, time.perf_counter() - start)
+        return model_info(next(iter(models.values()))) if models else {}, found
 
     def _rows(self, task: str, model: nn.Module, name: str) -> list[list[str]]:
         """The candidates of each problem of a task: from a file, or from the model."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,9 +18,9 @@ from fusion_eval.harness.outcome import Outcome
 from fusion_eval.harness.scheduler import Ranks
 from fusion_eval.harness.suite import Suite, evaluate
 from fusion_eval.harness.validate import readable_faults
-from fusion_eval.report.values import ModelResult, TaskResult
+from fusion_eval.report.values import TaskResult
 from fusion_eval.taskpool.language_report import task_results
-from fusion_eval.taskpool.typed_pool import TypedTaskPool, model_info
+from fusion_eval.taskpool.typed_pool import Measurements, TypedTaskPool, model_info
 
 _DEV_DOCUMENTS = 4
 
@@ -99,28 +98,15 @@ class HarnessTaskPool(TypedTaskPool):
         """Open every task's data, once."""
         self.suite.load()
 
-    def results(
-        self,
-        model: nn.Module | Mapping[str, nn.Module],
-        name: str = "model",
-        role: str = "merged",
-        tasks: Sequence[str] | None = None,
-    ) -> ModelResult:
-        """The typed results; the same on every rank.
-
-        Args:
-            model: one model, or one per task.
-            name: the model's name in the report.
-            role: "base", "expert" or "merged".
-            tasks: which tasks or groups to evaluate.
-        """
-        start = time.perf_counter()
+    def _measured(
+        self, model: nn.Module | Mapping[str, nn.Module], name: str, role: str, tasks: Sequence[str] | None
+    ) -> Measurements:
         found: list[TaskResult] = []
         info: dict[str, float] = {}
         for current, names in self._shares(model, tasks):
             info = info or model_info(current)
             found += task_results(self.outcome(current, name, role, names), self._show_members)
-        return ModelResult(name, role, tuple(found), info, time.perf_counter() - start)
+        return info, found
 
     def evaluated(self, engine: LanguageModel, names: Sequence[str] | None, chat: bool = False) -> Outcome:
         """What an engine scores on the named tasks, on all ranks together."""

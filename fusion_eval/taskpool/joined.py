@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,9 +10,9 @@ from torch import nn
 
 from fusion_eval.build import build
 from fusion_eval.errors import ConfigError, Fault
-from fusion_eval.report.values import ModelResult, TaskResult
+from fusion_eval.report.values import TaskResult
 from fusion_eval.taskpool.base_pool import BaseTaskPool
-from fusion_eval.taskpool.typed_pool import TypedTaskPool
+from fusion_eval.taskpool.typed_pool import Measurements, TypedTaskPool
 
 
 class JoinedTaskPool(TypedTaskPool):
@@ -75,22 +74,9 @@ class JoinedTaskPool(TypedTaskPool):
         if isinstance(pool, TypedTaskPool) and self._fabric is not None:
             pool._fabric = self._fabric
 
-    def results(
-        self,
-        model: nn.Module | Mapping[str, nn.Module],
-        name: str = "model",
-        role: str = "merged",
-        tasks: Sequence[str] | None = None,
-    ) -> ModelResult:
-        """The typed results of all pools, in their order.
-
-        Args:
-            model: one model, or one per task.
-            name: the model's name in the report.
-            role: "base", "expert" or "merged".
-            tasks: which tasks to evaluate.
-        """
-        start = time.perf_counter()
+    def _measured(
+        self, model: nn.Module | Mapping[str, nn.Module], name: str, role: str, tasks: Sequence[str] | None
+    ) -> Measurements:
         found: list[TaskResult] = []
         info: Mapping[str, float] = {}
         for key, pool in self.pools.items():
@@ -101,7 +87,7 @@ class JoinedTaskPool(TypedTaskPool):
             part = pool.results(self._share(model, key, pool), name, role, own)
             info = info or part.model_info
             found += [_renamed(task, self._full(key, task.name)) for task in part.tasks]
-        return ModelResult(name, role, tuple(found), dict(info), time.perf_counter() - start)
+        return dict(info), found
 
     def _share(self, model: Any, key: str, pool: BaseTaskPool) -> Any:
         """The model, or of models per task those of one pool."""

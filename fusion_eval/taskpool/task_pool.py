@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from fusion_eval.errors import ConfigError, DataError, Fault, FusionEvalError, did_you_mean, listed
+from fusion_eval.errors import ConfigError, Fault, FusionEvalError, did_you_mean, listed
 from fusion_eval.evaluation.batches import EvaluationLoader, keyword_faults
 from fusion_eval.evaluation.task_step import TaskStep
 from fusion_eval.mixins import auto_register_config
-from fusion_eval.report.values import ModelResult, TaskResult
+from fusion_eval.report.values import TaskResult
 from fusion_eval.task.inputs import split_batch
 from fusion_eval.taskpool.data_sets import as_head_source, name_faults, opened
 from fusion_eval.taskpool.measured_task import measured_task
 from fusion_eval.taskpool.measurement import Measurement, MetricArguments, check_targets, measurement
-from fusion_eval.taskpool.typed_pool import DataSetTaskPool, evaluated, model_info
+from fusion_eval.taskpool.typed_pool import DataSetTaskPool, evaluated
 
 _OF_A_TASK = (
     "task",
@@ -126,43 +125,14 @@ class TaskPool(DataSetTaskPool):
         """
         if self._open is not None:
             return
-        found: dict[str, OpenTask] = {}
-        faults: list[Fault] = []
-        for name, node in self._test_datasets.items():
-            try:
-                found[name] = self._opened(name, node)
-            except FusionEvalError as error:
-                faults += error.faults
-        if faults:
-            raise DataError(*faults)
-        self._open = found
+        self._open = self._open_all(self._opened)
 
-    def results(
-        self,
-        model: nn.Module | Mapping[str, nn.Module],
-        name: str = "model",
-        role: str = "merged",
-        tasks: Sequence[str] | None = None,
-    ) -> ModelResult:
-        """The typed results on the given tasks (all by default); equal on all ranks but for the items' columns."""
-        start = time.perf_counter()
-        self.setup()
-        results: list[TaskResult] = []
-        info: dict[str, float] = {}
-        for task in self.task_names if tasks is None else tasks:
-            current = model[task] if isinstance(model, Mapping) else model
-            info = info or model_info(current)
-            results.append(self._evaluated(self.devices.place(current), task, name))
-        return ModelResult(name, role, tuple(results), info, time.perf_counter() - start)
-
-    def _evaluated(self, model: nn.Module, task: str, model_name: str) -> TaskResult:
+    def _evaluated(self, model: nn.Module, task: str, who: str) -> TaskResult:
         assert self._open is not None
         chosen, loader = self._open[task].chosen, self._open[task].loader
         head = self._head(task)
         step = TaskStep(task, chosen.task, chosen.make(), None if head is None else self.devices.place(head).eval())
-        return evaluated(
-            self, model, loader, step, lambda rows: measured_task(chosen, rows, loader.partial), who=model_name
-        )
+        return evaluated(self, model, loader, step, lambda rows: measured_task(chosen, rows, loader.partial), who=who)
 
     def _head(self, task: str) -> nn.Module | None:
         return None if self._head_of is None else self._head_of(task)

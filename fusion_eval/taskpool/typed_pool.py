@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
-from fusion_eval.errors import FusionEvalError
+from fusion_eval.errors import DataError, Fault, FusionEvalError
 from fusion_eval.evaluation.devices import Devices
 from fusion_eval.evaluation.loop import Batches, Step, evaluate_rows
 from fusion_eval.evaluation.rows import Rows
@@ -21,9 +22,14 @@ from fusion_eval.utils.parameters import count_parameters
 
 log = get_rankzero_logger(__name__)
 
+Measurements = tuple[Mapping[str, float], list[TaskResult]]
+"""Parameter counts, and what was found on every task."""
+
+_Opened = TypeVar("_Opened")
+
 
 class TypedTaskPool(LightningFabricMixin, BaseTaskPool):
-    """A task pool whose results are typed: it implements `results`, from which `evaluate` follows."""
+    """A task pool whose results are typed: it measures, from which `results` and `evaluate` follow."""
 
     @property
     def devices(self) -> Devices:
@@ -32,7 +38,6 @@ class TypedTaskPool(LightningFabricMixin, BaseTaskPool):
             return self._program.devices  # type: ignore[no-any-return]
         return Devices.of(self.fabric)
 
-    @abstractmethod
     def results(
         self,
         model: nn.Module | Mapping[str, nn.Module],
@@ -48,6 +53,19 @@ class TypedTaskPool(LightningFabricMixin, BaseTaskPool):
             role: "base", "expert" or "merged".
             tasks: which tasks to evaluate.
         """
+        start = time.perf_counter()
+        info, found = self._measured(model, name, role, tasks)
+        return self._whole(ModelResult(name, role, tuple(found), info, time.perf_counter() - start))
+
+    def _whole(self, result: ModelResult) -> ModelResult:
+        """The result with what follows from its tasks together."""
+        return result
+
+    @abstractmethod
+    def _measured(
+        self, model: nn.Module | Mapping[str, nn.Module], name: str, role: str, tasks: Sequence[str] | None
+    ) -> Measurements:
+        """The parameter counts of the (first) model, and the result of every task."""
 
     def evaluate(self, model: nn.Module | Mapping[str, nn.Module], *args: Any, **kwargs: Any) -> dict[str, Any]:
         """`model_info`, the metrics of every task, and their `average`."""
@@ -73,6 +91,39 @@ class DataSetTaskPool(TypedTaskPool):
         limits = [size for size in (limit, self.limit) if size is not None]
         self.limit = min(limits) if limits else None
         self.fast_dev_run = self.fast_dev_run or fast_dev_run
+
+    def _open_all(self, open_one: Callable[[str, Any], _Opened]) -> dict[str, _Opened]:
+        """Every task's data set opened.
+
+        Raises:
+            DataError: with the faults of all that cannot be.
+        """
+        found: dict[str, _Opened] = {}
+        faults: list[Fault] = []
+        for name, node in self._test_datasets.items():
+            try:
+                found[name] = open_one(name, node)
+            except FusionEvalError as error:
+                faults += error.faults
+        if faults:
+            raise DataError(*faults)
+        return found
+
+    def _measured(
+        self, model: nn.Module | Mapping[str, nn.Module], name: str, role: str, tasks: Sequence[str] | None
+    ) -> Measurements:
+        self.setup()
+        info: dict[str, float] = {}
+        found: list[TaskResult] = []
+        for task in self.task_names if tasks is None else tasks:
+            current = model[task] if isinstance(model, Mapping) else model
+            info = info or model_info(current)
+            found.append(self._evaluated(self.devices.place(current), task, name))
+        return info, found
+
+    @abstractmethod
+    def _evaluated(self, model: nn.Module, task: str, who: str) -> TaskResult:
+        """The result of one task, whose data are open."""
 
 
 def evaluated(
