@@ -12,6 +12,7 @@ from torch import nn
 from fusion_eval.errors import ConfigError, Fault
 from fusion_eval.harness.engine.causal import ScorerOptions
 from fusion_eval.harness.engine.encoder import Encoder, model_length
+from fusion_eval.harness.engine.model_traits import require_causal
 from fusion_eval.harness.engine.protocol import LanguageModel
 from fusion_eval.harness.engine.transformers_model import TransformersModel
 
@@ -70,6 +71,8 @@ class EngineMaker:
             options=ScorerOptions(self.pass_tokens), think_end=self.options.get("think_end_token"),
             chat_options=self.options.get("chat_template_args"),
         )  # fmt: skip
+        if not config.is_encoder_decoder:
+            require_causal(model, name)
         return engine
 
     def _encoder(self, config: Any, tokenizer: Any) -> Encoder:

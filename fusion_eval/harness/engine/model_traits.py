@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import torch
+
+from fusion_eval.errors import ConfigError, Fault
+
 _WINDOWS: Final = ("sliding_window", "attention_window_size", "sliding_window_size", "attention_chunk_size")
+_ROUNDINGS: Final = 16  # of the largest logit, by which rows of one batch may differ
 
 
 def attention_reach(config: Any) -> int | None:
@@ -63,3 +68,27 @@ def forget_length(parts: list[Any]) -> None:
         for name, tensor in list(part.named_buffers(recurse=False)):
             if name.endswith("original_inv_freq"):
                 setattr(part, name.replace("original_", ""), tensor.clone())
+
+
+def require_causal(model: Any, name: str) -> None:
+    """Refuse a model that does not score texts from left to right; one small forward pass, in eval mode.
+
+    Raises:
+        ConfigError: it wants more than token ids, or its logits depend on tokens further on (as those of encoders, and
+            of decoders that see their whole prompt at once): log-likelihoods would be wrong without a word.
+    """
+    ids = torch.tensor([[3, 5, 7, 9], [3, 5, 7, 11]], device=next(model.parameters()).device)
+    expected, do = "a causal language model", "Choose one; vision-language models of other kinds take multimodal tasks."
+    where = f"model '{name}', a {type(model).__name__}"
+    try:
+        with torch.inference_mode():
+            logits = model(input_ids=ids % _words(model.config), use_cache=False).logits[:, :3]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(Fault(where, f"takes no text alone: {error}", expected, do)) from error
+    same = _ROUNDINGS * torch.finfo(logits.dtype).eps * logits.abs().max()
+    if (logits[0] - logits[1]).abs().max() > same:
+        raise ConfigError(Fault(where, "logits that change with the tokens behind them", expected, do))
+
+
+def _words(config: Any) -> int:
+    return int((getattr(config, "text_config", None) or config).vocab_size)

@@ -16,6 +16,7 @@ from fusion_eval.harness.engine.decode import Decoder
 from fusion_eval.harness.engine.encoder import Encoder, model_length
 from fusion_eval.harness.engine.generation import Settings, thawed
 from fusion_eval.harness.engine.linear import FastLinears
+from fusion_eval.harness.engine.model_traits import require_causal
 from fusion_eval.harness.engine.protocol import Pair, Prompt, Score, Told, Work
 from fusion_eval.harness.engine.text_model import TextModel
 from fusion_eval.harness.engine.trie import common_length
@@ -209,9 +210,15 @@ def _sums(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def load_model(path: str, *, device: str | None = None, dtype: str = "auto", **options: Any) -> TransformersModel:
-    """A model and its tokenizer from a local folder."""
+    """A model and its tokenizer from a local folder.
+
+    Raises:
+        ConfigError: the model does not score texts from left to right.
+    """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(path)
     model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
-    return TransformersModel(model.to(device) if device else model, tokenizer, name=path, **options)
+    engine = TransformersModel(model.to(device) if device else model, tokenizer, name=path, **options)
+    require_causal(engine.model, path)
+    return engine
