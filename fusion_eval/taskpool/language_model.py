@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from fusion_eval.errors import ConfigError, Fault
+from fusion_eval.errors import ConfigError, Fault, MissingDependencyError
 from fusion_eval.harness.engine.causal import ScorerOptions
 from fusion_eval.harness.engine.encoder import Encoder, model_length
 from fusion_eval.harness.engine.model_traits import require_causal
@@ -144,7 +144,12 @@ class EngineMaker:
         return processor
 
     def _found(self, auto: Any, what: str, model: nn.Module, name: str, pool: Any) -> Any:
-        """The tokenizer or processor that was given, or the one in the folder of the model or of its pool."""
+        """The tokenizer or processor that was given, or the one in the folder of the model or of its pool.
+
+        Raises:
+            ConfigError: there is none.
+            MissingDependencyError: it is made by a package that is not installed.
+        """
         if self.tokenizer is not None and not isinstance(self.tokenizer, (str, Path)):
             return self.tokenizer
         places = [self.tokenizer] if self.tokenizer else [*_folders_of(model), *_folders_of_pool(pool)]
@@ -152,6 +157,13 @@ class EngineMaker:
         for place in places:
             try:
                 return auto.from_pretrained(str(place))
+            except ImportError as error:
+                needed = " ".join(str(error).split())
+                raise MissingDependencyError(
+                    Fault(
+                        f"the {what} of model '{name}' in {place}", needed, "the package that it names", "Install it."
+                    )
+                ) from error
             except (OSError, ValueError) as error:
                 tried.append(f"{place} ({str(error).splitlines()[0][:80]})")
         where = "; ".join(tried) or "no folder is known"

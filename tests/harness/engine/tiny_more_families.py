@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import transformers as hf
 from transformers.models.idefics2.configuration_idefics2 import Idefics2PerceiverConfig, Idefics2VisionConfig
@@ -23,6 +24,7 @@ def _tokenizer(*marks: str) -> Any:
 
 
 def smolvlm() -> Made:
+    pytest.importorskip("num2words", reason="SmolVLM's processor needs num2words")
     tiles = [f"<row_{i}_col_{j}>" for i in range(1, 7) for j in range(1, 7)]
     tok = _tokenizer("<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>", *tiles)
     limits = {"max_image_size": {"longest_edge": SIDE}}
