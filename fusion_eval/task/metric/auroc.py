@@ -1,4 +1,4 @@
-"""Macro AUROC over the classes that have a curve, from exact ranks.
+"""Macro areas under the curves of classes or labels, and AUROC from exact ranks.
 
 The area under a ROC curve is the chance that a positive outranks a negative, ties counting half (Hanley and McNeil
 1982). A class without positives, or without negatives, has no curve: torchmetrics counts it as zero, here it is left
@@ -8,13 +8,15 @@ out and named.
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torchmetrics import Metric
 from torchmetrics.classification import BinaryAUROC, MulticlassAUROC, MultilabelAUROC
 from torchmetrics.utilities import dim_zero_cat
 
@@ -23,42 +25,93 @@ from fusion_eval.task.battery import MetricUnavailable
 
 _BLOCK = 32
 
+Curve = Callable[[NDArray[np.float32], NDArray[np.bool_]], float]
+"""The area under one curve, from scores and truth values; NaN where there is none."""
 
-class PresentClassAUROC(MulticlassAUROC):
+
+class ColumnCurves(Metric):
+    """Mixin: the mean of the areas under one curve per column of scores, which stay where they are, without a copy."""
+
+    preds: Any
+    target: Any
+    ignore_index: int | None
+    curve: ClassVar[Any]  # a static Curve: as a Callable it would be taken for a method
+
+    def update(self, preds: Tensor, target: Tensor) -> None:
+        """Add items; probabilities (N, columns) are kept as they are."""
+        if keeps(self, preds, self._columns()):
+            self.preds.append(preds)
+            self.target.append(target)
+        else:
+            super().update(preds, target)  # type: ignore[safe-super]
+
+    def _areas(self, positives: Any, counted: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+        parts = [self.preds] if isinstance(self.preds, Tensor) else self.preds
+        return class_areas(parts, positives, counted, self.curve)
+
+    @abstractmethod
+    def _columns(self) -> int:
+        """How many columns the scores have."""
+
+
+class ClassCurves(ColumnCurves):
+    """Mixin: one class against the rest, the mean over the classes that have a curve."""
+
+    num_classes: int
+
+    def _columns(self) -> int:
+        return self.num_classes
+
+    def compute(self) -> Any:
+        """The mean area; a UserWarning names classes without a curve."""
+        labels = dim_zero_cat(self.target).cpu().numpy()
+        return mean_of_present(self._areas(lambda c: labels == c), "class")
+
+
+class LabelCurves(ColumnCurves):
+    """Mixin: every label by itself, the mean over the labels that have a curve."""
+
+    num_labels: int
+
+    def _columns(self) -> int:
+        return self.num_labels
+
+    def compute(self) -> Any:
+        """The mean area; a UserWarning names labels without a curve."""
+        table = dim_zero_cat(self.target).cpu().numpy()
+        counted = None if self.ignore_index is None else table != self.ignore_index
+        return mean_of_present(self._areas(lambda c: table[:, c] == 1, counted), "label")
+
+
+def area(scores: NDArray[np.float32], positive: NDArray[np.bool_]) -> float:
+    """The area under one ROC curve, or NaN."""
+    chosen = np.sort(scores[positive])
+    others = len(scores) - len(chosen)
+    if not len(chosen) or not others:
+        return float("nan")
+    ranked = np.sort(scores)
+    below, through = np.searchsorted(ranked, chosen, "left"), np.searchsorted(ranked, chosen, "right")
+    own_below, own_through = np.searchsorted(chosen, chosen, "left"), np.searchsorted(chosen, chosen, "right")
+    wins = (below - own_below).sum(dtype=np.float64) + (through - own_through).sum(dtype=np.float64)
+    return float(wins / (2.0 * len(chosen) * others))
+
+
+class PresentClassAUROC(ClassCurves, MulticlassAUROC):
     """One-against-the-rest AUROC, the mean over the classes among the targets."""
+
+    curve = staticmethod(area)
 
     def __init__(self, num_classes: int, **kwargs: Any) -> None:
         super().__init__(num_classes, average="macro", **kwargs)
 
-    def update(self, preds: Tensor, target: Tensor) -> None:
-        """Add items; probabilities (N, C) are kept as they are, without a copy."""
-        if keeps(self, preds, self.num_classes):
-            self.preds.append(preds)
-            self.target.append(target)
-        else:
-            super().update(preds, target)
 
-    def compute(self) -> Tensor:  # type: ignore[override]
-        """The mean area; a UserWarning names absent classes."""
-        labels = dim_zero_cat(self.target).cpu().numpy()
-        parts = [self.preds] if isinstance(self.preds, Tensor) else self.preds
-        areas = class_areas(parts, lambda c: labels == c)
-        return mean_of_present(areas, "class")
-
-
-class PresentLabelAUROC(MultilabelAUROC):
+class PresentLabelAUROC(LabelCurves, MultilabelAUROC):
     """AUROC of every label, the mean over the labels that have positives and negatives."""
+
+    curve = staticmethod(area)
 
     def __init__(self, num_labels: int, **kwargs: Any) -> None:
         super().__init__(num_labels, average="macro", **kwargs)
-
-    def compute(self) -> Tensor:  # type: ignore[override]
-        """The mean area; a UserWarning names labels without a curve."""
-        preds, target = dim_zero_cat(self.preds), dim_zero_cat(self.target)
-        table = target.cpu().numpy()
-        counted = None if self.ignore_index is None else table != self.ignore_index
-        areas = class_areas([preds], lambda c: table[:, c] == 1, counted)
-        return mean_of_present(areas, "label")
 
 
 class ExactBinaryAUROC(BinaryAUROC):
@@ -86,7 +139,7 @@ def class_areas(
     scores: Sequence[Tensor],
     positives: Any,
     counted: NDArray[np.bool_] | None = None,
-    curve: Callable[[NDArray[np.float32], NDArray[np.bool_]], float] | None = None,
+    curve: Curve = area,
 ) -> NDArray[np.float64]:
     """The area (C,) of every column of scores (N, C); NaN where a column has no curve.
 
@@ -94,9 +147,8 @@ def class_areas(
         scores: one score per item and class, in one table or in several.
         positives: maps a class to the truth values (N,) of its items.
         counted: entries (N, C) that count, or None for all.
-        curve: the area under one curve, from scores and truth values; by default the ROC curve's.
+        curve: the area under one curve, from scores and truth values.
     """
-    measured = area if curve is None else curve
     columns = scores[0].shape[1]
     areas = np.full(columns, np.nan)
     for start in range(0, columns, _BLOCK):
@@ -106,21 +158,8 @@ def class_areas(
             positive = positives(index)
             if counted is not None:
                 column, positive = column[counted[:, index]], positive[counted[:, index]]
-            areas[index] = measured(column, positive)
+            areas[index] = curve(column, positive)
     return areas
-
-
-def area(scores: NDArray[np.float32], positive: NDArray[np.bool_]) -> float:
-    """The area under one ROC curve, or NaN."""
-    chosen = np.sort(scores[positive])
-    others = len(scores) - len(chosen)
-    if not len(chosen) or not others:
-        return float("nan")
-    ranked = np.sort(scores)
-    below, through = np.searchsorted(ranked, chosen, "left"), np.searchsorted(ranked, chosen, "right")
-    own_below, own_through = np.searchsorted(chosen, chosen, "left"), np.searchsorted(chosen, chosen, "right")
-    wins = (below - own_below).sum(dtype=np.float64) + (through - own_through).sum(dtype=np.float64)
-    return float(wins / (2.0 * len(chosen) * others))
 
 
 def mean_of_present(areas: NDArray[np.float64], noun: str) -> Tensor:
